@@ -1,0 +1,32 @@
+# two commands do everything on a fresh machine: `make demo` and `make test`
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check clean
+
+# the demo needs no developer tools; a second run installs nothing
+demo: $(VENV)/.demo
+	$(BIN)/sparkle demo
+
+test: $(VENV)/.dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+# format, lint and types without the tests
+check: $(VENV)/.dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check --static
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[worker,local]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[worker,local,dev]'
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
