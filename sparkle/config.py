@@ -1,0 +1,103 @@
+"""The one loader of settings: a file, then the environment, then flags. Knows none of the parts' settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sparkle.errors import ConfigError
+
+S = TypeVar("S")
+
+
+def environment() -> Mapping[str, str]:
+    """The process's environment: the only place that reads it."""
+    return os.environ  # noqa: TID251
+
+
+def load(
+    settings: type[S],
+    section: str,
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
+) -> S:
+    """Settings of one part from `[section]` of a TOML file, `SPARKLE_<SECTION>_<FIELD>`, then flags.
+
+    A flag that is None was not given. Raises ConfigError for an unknown name, a value of another type, or
+    whatever the settings' own checks refuse.
+    """
+    if not dataclasses.is_dataclass(settings):
+        raise TypeError(f"{settings.__name__} is no dataclass")
+    kinds = typing.get_type_hints(settings)
+    values: dict[str, Any] = {}
+    for name, value in _from_file(file, section).items():
+        values[name] = _typed(f"{section}.{name}", value, _known(kinds, name, section))
+    prefix = f"SPARKLE_{section.upper()}_"
+    for variable, text in environ.items():
+        if variable.startswith(prefix):
+            name = variable.removeprefix(prefix).lower()
+            values[name] = _parsed(variable, text, _known(kinds, name, section))
+    for name, value in flags.items():
+        if value is not None:
+            values[name] = _typed(f"--{name.replace('_', '-')}", value, _known(kinds, name, section))
+    return settings(**values)
+
+
+def _from_file(file: Path | None, section: str) -> Mapping[str, object]:
+    if file is None:
+        return {}
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get(section, {})
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: {section} is no table; write [{section}]")
+    return typing.cast("dict[str, object]", table)
+
+
+def _known(kinds: Mapping[str, Any], name: str, section: str) -> Any:
+    if name not in kinds:
+        raise ConfigError(f"{section} has no setting {name}; it has {', '.join(sorted(kinds))}")
+    return kinds[name]
+
+
+def _plain(kind: Any) -> Any:
+    """The type behind `X | None`."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(choice for choice in typing.get_args(kind) if choice is not type(None))
+    return kind
+
+
+def _typed(name: str, value: object, kind: Any) -> object:
+    plain = _plain(kind)
+    if plain is float and type(value) is int:
+        return float(value)
+    if plain is Path and isinstance(value, str):
+        return Path(value)
+    if isinstance(value, str) and plain is not str:
+        return _parsed(name, value, kind)
+    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
+        raise ConfigError(f"{name} is a {type(value).__name__} but must be a {plain.__name__}")
+    return value
+
+
+def _parsed(name: str, text: str, kind: Any) -> object:
+    plain = _plain(kind)
+    if plain is bool:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise ConfigError(f"{name} is {text!r} but must be true or false")
+        return text.lower() in ("true", "1")
+    try:
+        return plain(text)
+    except ValueError:
+        raise ConfigError(f"{name} is {text!r} but must be a {plain.__name__}") from None

@@ -1,0 +1,138 @@
+"""What worker and engine process tell each other: small messages as length-prefixed msgpack. Knows no queue.
+
+A frame is four bytes of length, big-endian, then a msgpack map with a `kind`. Both ends are the same version of
+this program, so frames carry none; content in them never leaves the two processes' memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sparkle.errors import EngineError, FailureCode
+from sparkle.schemas.answer import Channel, FinishReason
+from sparkle.schemas.packing import pack, unpack
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Worker to engine: answer this job."""
+
+    kind: ClassVar[str] = "submit"
+    job: str
+    payload: bytes
+    """The job's own message, as it came from the queue, already checked by the worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """Worker to engine: end this job without an answer; nothing is sent for it afterwards."""
+
+    kind: ClassVar[str] = "cancel"
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """Worker to engine: end the process."""
+
+    kind: ClassVar[str] = "shutdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Engine to worker, once: the model is loaded."""
+
+    kind: ClassVar[str] = "ready"
+    model: str
+    slots: int
+    max_context_tokens: int
+    kv_tokens: int
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Engine to worker: the job's prompt is tokenised and fits."""
+
+    kind: ClassVar[str] = "accepted"
+    job: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Engine to worker: more of an answer. Fields as in schemas.answer.Chunk."""
+
+    kind: ClassVar[str] = "delta"
+    job: str
+    first_index: int
+    tokens: list[int]
+    text: str
+    text_start: int
+    channel: Channel
+    logprobs: list[list[Any]] | None = None
+    """One entry a token: [log probability, [[token, log probability], …]]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Engine to worker: the answer is complete; all its deltas have been sent."""
+
+    kind: ClassVar[str] = "finished"
+    job: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Engine to worker: the job ended without an answer."""
+
+    kind: ClassVar[str] = "failed"
+    job: str
+    code: FailureCode
+    message: str
+    retryable: bool
+
+
+Frame = Submit | CancelRequest | Shutdown | Ready | Accepted | Delta | Finished | Failed
+
+_KINDS: dict[str, type[Frame]] = {
+    frame.kind: frame for frame in (Submit, CancelRequest, Shutdown, Ready, Accepted, Delta, Finished, Failed)
+}
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame with its length in front."""
+    fields = {field.name: getattr(frame, field.name) for field in dataclasses.fields(frame)}
+    body = pack({"kind": frame.kind, **fields})
+    if len(body) > MAX_FRAME_BYTES:
+        raise EngineError(f"frame has {len(body)} bytes but at most {MAX_FRAME_BYTES} fit")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def decode(body: bytes) -> Frame:
+    """The frame in `body` (without its length). Raises EngineError or InvalidMessage."""
+    fields = unpack(body)
+    frame = _KINDS.get(str(fields.pop("kind", None)))
+    if frame is None:
+        raise EngineError("frame of an unknown kind: worker and engine are of different versions")
+    return frame(**_with_enums(fields))
+
+
+def _with_enums(fields: dict[str, Any]) -> dict[str, Any]:
+    enums: dict[str, type[Channel | FinishReason | FailureCode]] = {
+        "channel": Channel,
+        "finish_reason": FinishReason,
+        "code": FailureCode,
+    }
+    return {name: enums[name](value) if name in enums else value for name, value in fields.items()}

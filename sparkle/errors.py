@@ -1,0 +1,131 @@
+"""Every error of Sparkle, one tree; an error's text holds names, limits and ways out, never request content.
+
+    SparkleError                  catch this to catch all
+    ├── ConfigError               a setting is missing, unknown or out of its bounds
+    ├── ContractError             a message is not one of ours
+    │   ├── InvalidMessage        a field is wrong or missing
+    │   ├── UnsupportedVersion    another major version of the contract
+    │   └── MessageTooLarge       over the limit of the queue
+    ├── QueueError                the queue did not do its part
+    │   ├── NotConnected          no server, or the connection ended for good
+    │   ├── PublishUncertain      no answer in time: the message may or may not be stored
+    │   ├── QueueFull             the stream is at its limit
+    │   └── TopologyMissing       the streams are not declared
+    ├── JobFailed                 the job ended in a Failure: `.code` says which
+    ├── AnswerChanged             a later attempt wrote other tokens than those already handed out
+    ├── CheckpointError           a model directory cannot be loaded
+    │   ├── UnsupportedModel      another architecture, or a field in another form
+    │   └── TensorMismatch        a tensor is missing, extra or of the wrong shape
+    └── EngineError               the engine cannot go on
+        ├── EngineExited          the engine process ended or never became ready
+        └── IllegalMove           a request was moved between states that have no such move
+
+`retryable` alone decides whether a message goes back to the queue or is ended.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FailureCode(StrEnum):
+    """Why a job ended without an answer. The value is part of the contract."""
+
+    INVALID_JOB = "invalid_job"  #: the message is no valid job
+    UNSUPPORTED = "unsupported"  #: valid, but asks for what this version does not serve
+    TOO_LONG = "too_long"  #: prompt and answer do not fit the model's or the worker's context
+    DEADLINE_EXCEEDED = "deadline_exceeded"  #: the deadline passed before the answer was complete
+    CANCELLED = "cancelled"  #: the producer cancelled it
+    POISON_JOB = "poison_job"  #: given up after too many deliveries
+    ENGINE_ERROR = "engine_error"  #: the engine failed on this job
+
+
+class SparkleError(Exception):
+    """The root of the tree."""
+
+    retryable: bool = False
+
+
+class ConfigError(SparkleError):
+    """A setting is missing, unknown or out of its bounds."""
+
+
+class ContractError(SparkleError):
+    """A message is not one of ours."""
+
+
+class InvalidMessage(ContractError):
+    """A field of a message is wrong or missing; the text names the field, never its value."""
+
+
+class UnsupportedVersion(ContractError):
+    """The message has another major version than this program."""
+
+
+class MessageTooLarge(ContractError):
+    """The message is over the queue's limit; the text has both sizes."""
+
+
+class QueueError(SparkleError):
+    """The queue did not do its part; trying again may help."""
+
+    retryable = True
+
+
+class NotConnected(QueueError):
+    """No server answers at the address, or the connection ended for good."""
+
+
+class PublishUncertain(QueueError):
+    """No acknowledgement in time: the message may or may not be stored."""
+
+
+class QueueFull(QueueError):
+    """The stream is at its limit of messages or bytes."""
+
+
+class TopologyMissing(QueueError):
+    """The streams or consumers are not declared; `sparkle topology apply` declares them."""
+
+    retryable = False
+
+
+class JobFailed(SparkleError):
+    """The job ended in a Failure. `code` and `retryable` are the Failure's."""
+
+    def __init__(self, code: FailureCode, message: str, *, retryable: bool) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.retryable = retryable
+
+
+class AnswerChanged(SparkleError):
+    """A later attempt wrote other tokens than those already handed out; await the result instead."""
+
+
+class CheckpointError(SparkleError):
+    """A model directory cannot be loaded."""
+
+
+class UnsupportedModel(CheckpointError):
+    """Another architecture, or a field that this model does not have in this form."""
+
+
+class TensorMismatch(CheckpointError):
+    """A tensor is missing, extra or of the wrong shape or dtype; the text names it."""
+
+
+class EngineError(SparkleError):
+    """The engine cannot go on."""
+
+    retryable = True
+
+
+class EngineExited(EngineError):
+    """The engine process ended or never became ready."""
+
+
+class IllegalMove(EngineError):
+    """A request was moved between two states that have no such move: a fault of the program."""
+
+    retryable = False

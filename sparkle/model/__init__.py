@@ -1,0 +1,1 @@
+"""The one architecture: dimensions, layers, weights. Knows no requests."""

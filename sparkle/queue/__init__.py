@@ -1,0 +1,1 @@
+"""Everything that speaks NATS: nothing else imports it. Knows no engine."""

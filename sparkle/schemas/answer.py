@@ -1,0 +1,160 @@
+"""What a worker answers: chunks as they come, then one result or one failure. Knows no queue."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from sparkle.errors import FailureCode
+from sparkle.schemas.message import JobId, Message, Name, Part, TokenId
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0.0)]
+
+
+class Channel(StrEnum):
+    """Which of the two texts of an answer a token belongs to."""
+
+    REASONING = "reasoning"
+    ANSWER = "answer"
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"  #: an end token, a stop token or a stop string
+    LENGTH = "length"  #: max_tokens was reached
+
+
+class Alternative(Part):
+    """A token and its log probability before temperature and truncation."""
+
+    token: TokenId
+    logprob: float
+
+
+class TokenLogprobs(Part):
+    """The log probability of the token drawn, and of the likeliest ones."""
+
+    logprob: float
+    top: Annotated[list[Alternative], Field(max_length=20)]
+
+
+class Chunk(Message):
+    """Some tokens of an answer, sent as they come. Tokens of one chunk are of one channel."""
+
+    kind: Literal["chunk"] = "chunk"
+
+    job: JobId
+    """The job answered."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """Which delivery of the job wrote this; a higher one replaces a lower one."""
+
+    seq: Count
+    """Place of this chunk in its attempt, from 0, without a gap."""
+
+    first_index: Count
+    """Place of the first token in the whole answer, thinking included."""
+
+    tokens: list[TokenId]
+    """The tokens; may be empty where only held-back text follows."""
+
+    text: str
+    """The text that became final with these tokens: never half a character or half a stop string."""
+
+    text_start: Count
+    """Code points of this channel's text before this chunk."""
+
+    channel: Channel
+    """Which text this belongs to."""
+
+    worker: Name
+    """Who wrote it, and can send it again."""
+
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry a token, where the job asked for them."""
+
+
+class Usage(Part):
+    """What a job used: counts and times only."""
+
+    prompt_tokens: Count
+    """Tokens of the prompt."""
+
+    cached_tokens: Count = 0
+    """Of these, read from a cache."""
+
+    completion_tokens: Count
+    """Tokens of the answer, thinking and end token included."""
+
+    drafted_tokens: Count = 0
+    """Tokens proposed by the draft model."""
+
+    accepted_tokens: Count = 0
+    """Of these, accepted."""
+
+    queue_s: Seconds
+    """From storing in the queue to the lease."""
+
+    first_token_s: Seconds
+    """From the lease to the first token."""
+
+    total_s: Seconds
+    """From the lease to the end of the answer."""
+
+
+class Result(Message):
+    """The whole answer: stored until the producer has it."""
+
+    kind: Literal["result"] = "result"
+
+    job: JobId
+    """The job answered."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """Which delivery of the job this is of."""
+
+    worker: Name
+    """Who wrote it."""
+
+    text: str
+    """The answer."""
+
+    reasoning: str = ""
+    """What the model thought first."""
+
+    tokens: list[TokenId]
+    """All tokens, thinking and end token included."""
+
+    finish_reason: FinishReason
+    """Why it ended."""
+
+    usage: Usage
+    """What it used."""
+
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry a token, where the job asked for them."""
+
+
+class Failure(Message):
+    """The job ended without an answer."""
+
+    kind: Literal["failure"] = "failure"
+
+    job: JobId
+    """The job that failed."""
+
+    attempt: Annotated[int, Field(ge=1)] = 1
+    """Which delivery of the job this is of."""
+
+    code: FailureCode
+    """Why, for programs."""
+
+    message: Annotated[str, StringConstraints(max_length=2000)]
+    """Why, for people; holds no content."""
+
+    retryable: bool
+    """Whether the same job can succeed later."""

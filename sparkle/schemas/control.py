@@ -1,0 +1,116 @@
+"""What producers, workers and operators tell each other beside the answer: metadata only."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from sparkle.errors import FailureCode
+from sparkle.schemas.answer import Count, FinishReason, Result, Seconds
+from sparkle.schemas.message import JobId, Message, Milliseconds, Name
+from sparkle.schemas.priority import PriorityClass
+
+
+class Cancel(Message):
+    """The producer no longer wants this job. Stored as a tombstone until no queue can hold the job."""
+
+    kind: Literal["cancel"] = "cancel"
+    job: JobId
+    """The job to end."""
+
+
+class Resend(Message):
+    """A producer asks a worker for chunks that did not arrive."""
+
+    kind: Literal["resend"] = "resend"
+    job: JobId
+    """Whose chunks."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """Of which delivery."""
+
+    from_seq: Count
+    """The first chunk wanted; all later ones follow."""
+
+
+class WorkerState(StrEnum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Heartbeat(Message):
+    """A worker is alive: who, where, how full."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+    worker: Name
+    """Which worker."""
+
+    region: Name
+    """Where it serves."""
+
+    state: WorkerState
+    """Where it is in its life."""
+
+    model: Annotated[str, StringConstraints(max_length=128)]
+    """Name of the model it serves."""
+
+    slots: Count
+    """Jobs it can run at once."""
+
+    running: Annotated[list[JobId], Field(max_length=4096)]
+    """Jobs it holds now."""
+
+    sent_ms: Milliseconds
+    """When this was sent."""
+
+
+class UsageRecord(Message):
+    """What a finished job used, for metering: ids, counts and times, never content."""
+
+    kind: Literal["usage"] = "usage"
+    job: JobId
+    tenant: Name
+    region: Name
+    worker: Name
+    attempt: Annotated[int, Field(ge=1)]
+    priority: PriorityClass
+    outcome: FinishReason | FailureCode
+    """How the job ended."""
+
+    prompt_tokens: Count
+    cached_tokens: Count
+    completion_tokens: Count
+    drafted_tokens: Count
+    accepted_tokens: Count
+    queue_s: Seconds
+    total_s: Seconds
+    finished_ms: Milliseconds
+
+    @classmethod
+    def of(
+        cls, result: Result, *, tenant: str, region: str, priority: PriorityClass, finished_ms: int
+    ) -> UsageRecord:
+        """The record of a finished job."""
+        usage = result.usage
+        return cls(
+            job=result.job,
+            tenant=tenant,
+            region=region,
+            worker=result.worker,
+            attempt=result.attempt,
+            priority=priority,
+            outcome=result.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            drafted_tokens=usage.drafted_tokens,
+            accepted_tokens=usage.accepted_tokens,
+            queue_s=usage.queue_s,
+            total_s=usage.total_s,
+            finished_ms=finished_ms,
+        )

@@ -1,0 +1,196 @@
+"""The job: what a producer asks for. Bounds and meaning of each field; knows no tokenizer and no queue."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, StringConstraints, model_validator
+
+from sparkle.schemas.ids import new_job_id
+from sparkle.schemas.message import JobId, Message, Milliseconds, Name, Part, TokenId
+
+MAX_CONTEXT_TOKENS = 262_144
+MAX_TEXT_CHARS = 8_000_000
+MAX_LOGPROBS_TOKENS = 8_192
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
+
+
+class Thinking(StrEnum):
+    """How long the model thinks before it answers."""
+
+    OFF = "off"
+    LOW = "low"
+    MEDIUM = "medium"
+    XHIGH = "xhigh"
+
+
+class TextPart(Part):
+    """A piece of text inside a turn."""
+
+    type: Literal["text"] = "text"
+    text: Text
+    """The text itself."""
+
+
+class MediaPart(Part):
+    """An image or a video inside a turn. Reserved: a job that has one is refused until they are served."""
+
+    type: Literal["image", "video"]
+    ref: Annotated[str, StringConstraints(max_length=256)]
+    """Where the media's chunks are; never the media itself."""
+
+
+Content = TextPart | MediaPart
+"""No discriminator: its errors would repeat the sender's own tag."""
+
+
+class Turn(Part):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    """Who speaks. A system turn can only be the first."""
+
+    content: Text | Annotated[list[Content], Field(max_length=1024)]
+    """Plain text, or a list of parts."""
+
+    reasoning: Text | None = None
+    """What an assistant turn thought before it answered."""
+
+
+class Sampling(Part):
+    """How the next token is drawn. The defaults are the model's own."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 1.0
+    """0 always takes the likeliest token; higher is more varied."""
+
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
+    """Draw from the likeliest tokens whose probabilities sum to this."""
+
+    top_k: Annotated[int, Field(ge=0, le=1024)] = 20
+    """Draw from this many likeliest tokens; 0 is all of them."""
+
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Leave out tokens less likely than this share of the likeliest one."""
+
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
+    """Divides the logits of tokens seen in prompt or answer; 1 is off."""
+
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Subtracted once from the logits of tokens already in the answer."""
+
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Subtracted from a token's logit for each time it is already in the answer."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Same seed, same job, same tokens. Without one, the job's id is the seed."""
+
+    stop: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)
+    ] = Field(default_factory=list[str])
+    """Texts that end the answer; they are not part of it."""
+
+    stop_tokens: Annotated[list[TokenId], Field(max_length=64)] = Field(default_factory=list[TokenId])
+    """Token ids that end the answer, besides the model's own two."""
+
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """With each token its log probability and those of this many likeliest alternatives."""
+
+
+class Job(Message):
+    """One piece of work: a chat, a text or tokens to go on from, and how to answer."""
+
+    kind: Literal["job"] = "job"
+
+    id: JobId = Field(default_factory=new_job_id)
+    """Names the job from end to end; submitting one id twice runs it once."""
+
+    tenant: Name | None = None
+    """Whose job it is. The client fills it in; on the queue it is always there."""
+
+    region: Name | None = None
+    """Where content may go. The client fills it in; on the queue it is always there."""
+
+    conversation: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
+    """Jobs of one conversation can reuse each other's state. An id, never content."""
+
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=4096)] | None = None
+    """A chat to answer. Exactly one of `messages`, `prompt` and `prompt_tokens` is given."""
+
+    prompt: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    """A text to go on from, without the chat form."""
+
+    prompt_tokens: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_CONTEXT_TOKENS)] | None = None
+    """Token ids to go on from."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT_TOKENS)] = 1024
+    """The answer ends here at the latest, thinking included."""
+
+    sampling: Sampling = Sampling()
+    """How tokens are drawn."""
+
+    thinking: Thinking = Thinking.OFF
+    """How long to think first; needs `messages`."""
+
+    response_format: dict[str, JsonValue] | None = None
+    """The exact shape of the answer. Reserved: refused until it is served."""
+
+    tools: Annotated[list[dict[str, JsonValue]], Field(max_length=128)] | None = None
+    """Functions the model may call. Reserved: refused until they are served."""
+
+    deadline_ms: Milliseconds | None = None
+    """When the answer is of no more use, Unix time in milliseconds."""
+
+    traceparent: (
+        Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+        | None
+    ) = None
+    """W3C trace context of the caller."""
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        given = [name for name in ("messages", "prompt", "prompt_tokens") if getattr(self, name) is not None]
+        if len(given) != 1:
+            names = " and ".join(given) or "none"
+            raise ValueError(f"give exactly one of messages, prompt and prompt_tokens, not {names}")
+        return self
+
+    @model_validator(mode="after")
+    def _chat_form(self) -> Self:
+        if self.messages is None:
+            if self.thinking is not Thinking.OFF:
+                raise ValueError(
+                    "thinking needs messages: a bare prompt has no place for it; set thinking to off"
+                )
+            return self
+        if any(turn.role == "system" for turn in self.messages[1:]):
+            raise ValueError("messages: a system turn can only be the first")
+        if not any(turn.role == "user" for turn in self.messages):
+            raise ValueError("messages: at least one user turn is needed")
+        return self
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        for name in ("response_format", "tools"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is reserved and not served yet; leave it out")
+        for number, turn in enumerate(self.messages or ()):
+            if turn.role == "tool":
+                raise ValueError(f"messages.{number}: tool turns are reserved and not served yet")
+            if not isinstance(turn.content, str) and any(
+                isinstance(part, MediaPart) for part in turn.content
+            ):
+                raise ValueError(
+                    f"messages.{number}: image and video parts are reserved and not served yet; send text"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_logprobs(self) -> Self:
+        if self.sampling.logprobs is not None and self.max_tokens > MAX_LOGPROBS_TOKENS:
+            raise ValueError(
+                f"max_tokens is {self.max_tokens} but at most {MAX_LOGPROBS_TOKENS} with logprobs; "
+                "ask for fewer tokens or leave logprobs out"
+            )
+        return self

@@ -1,0 +1,110 @@
+"""Names on the queue: subjects, streams, consumers. Strings only; knows no connection.
+
+jobs.<region>.<class>.<tenant>.<job>    JOBS      work queue, one message a job
+result.<tenant>.<job>                   RESULTS   the stored end of a job
+ctl.cancel.<tenant>.<job>               CONTROL   tombstones of cancelled jobs
+reply.<tenant>.<job>                    live      chunks
+ctl.<worker>.resend                     live      asks a worker for lost chunks
+bell.<region>.<class>                   live      a job of this class was stored, headers only
+hb.<region>.<worker>                    live      heartbeats
+usage.<region>.<tenant>.<job>           live      metering records
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from sparkle.errors import InvalidMessage
+from sparkle.schemas.message import JobId, Name
+from sparkle.schemas.priority import PriorityClass
+
+JOBS_STREAM = "JOBS"
+RESULTS_STREAM = "RESULTS"
+CONTROL_STREAM = "CONTROL"
+
+_NAME = TypeAdapter[str](Name)
+_JOB_ID = TypeAdapter[str](JobId)
+
+
+@dataclass(frozen=True, slots=True)
+class JobAddress:
+    """Where a job stands on the queue: the four tokens of its subject."""
+
+    region: str
+    priority: PriorityClass
+    tenant: str
+    job: str
+
+    @property
+    def subject(self) -> str:
+        """The job's own subject."""
+        return f"jobs.{self.region}.{self.priority}.{self.tenant}.{self.job}"
+
+    @classmethod
+    def parse(cls, subject: str) -> JobAddress:
+        """The address in a job's subject. Raises InvalidMessage naming the bad token's place."""
+        tokens = subject.split(".")
+        if len(tokens) != 5 or tokens[0] != "jobs":
+            raise InvalidMessage("subject: not of the form jobs.<region>.<class>.<tenant>.<job>")
+        try:
+            return cls(
+                region=_NAME.validate_python(tokens[1]),
+                priority=PriorityClass(tokens[2]),
+                tenant=_NAME.validate_python(tokens[3]),
+                job=_JOB_ID.validate_python(tokens[4]),
+            )
+        # pydantic's error is a ValueError as well; neither may carry the token itself onward
+        except (ValidationError, ValueError):
+            raise InvalidMessage("subject: region, class, tenant or job id is malformed") from None
+
+
+def all_jobs() -> str:
+    """The subjects of JOBS: every region, class, tenant and job."""
+    return "jobs.*.*.*.*"
+
+
+def jobs_of(region: str, priority: PriorityClass) -> str:
+    """The filter of one class's consumer."""
+    return f"jobs.{region}.{priority}.>"
+
+
+def consumer(region: str, priority: PriorityClass) -> str:
+    """Name of the durable consumer of one class in one region."""
+    return f"{region}-{priority}"
+
+
+def reply(tenant: str, job: str) -> str:
+    """Where chunks of a job go."""
+    return f"reply.{tenant}.{job}"
+
+
+def result(tenant: str, job: str) -> str:
+    """Where the end of a job is stored."""
+    return f"result.{tenant}.{job}"
+
+
+def cancel(tenant: str, job: str) -> str:
+    """Where the tombstone of a cancelled job is stored."""
+    return f"ctl.cancel.{tenant}.{job}"
+
+
+def resend(worker: str) -> str:
+    """Where a worker is asked for lost chunks."""
+    return f"ctl.{worker}.resend"
+
+
+def bell(region: str, priority: str = "*") -> str:
+    """Rings when a job of the class is stored; all classes without one."""
+    return f"bell.{region}.{priority}"
+
+
+def heartbeat(region: str = "*", worker: str = "*") -> str:
+    """Where workers say that they are alive."""
+    return f"hb.{region}.{worker}"
+
+
+def usage(region: str, tenant: str, job: str) -> str:
+    """Where a finished job's metering record goes."""
+    return f"usage.{region}.{tenant}.{job}"
