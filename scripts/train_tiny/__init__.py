@@ -1,0 +1,1 @@
+"""Trains sparkle-tiny, the bundled model, from text of ordinary packages and generated alert chats."""
