@@ -1,7 +1,7 @@
 """What worker and engine process tell each other: small messages as length-prefixed msgpack. Knows no queue.
 
-A frame is four bytes of length, big-endian, then a msgpack map with a `kind`. Both ends are the same version of
-this program, so frames carry none; content in them never leaves the two processes' memory.
+A frame is four bytes of length, big-endian, then a msgpack map with a `kind`. Both ends are the same version
+of this program, so frames carry none; content in them never leaves the two processes' memory.
 """
 
 from __future__ import annotations

@@ -1,0 +1,112 @@
+"""Who may import whom: the table of docs/architecture.md, read off the source of every module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sparkle"
+
+# part -> parts it may import, besides itself; `errors` and `config` import nothing of ours but `errors`
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "config": {"errors"},
+    "schemas": {"errors"},
+    "kernels": set(),
+    "model": {"kernels.ops", "errors"},
+    "text": {"schemas", "errors"},
+    "engine": {"model", "text", "schemas", "errors", "config"},
+    "queue": {"schemas", "errors", "config"},
+    "workers": {"engine", "queue", "schemas", "errors", "config"},
+    "producers": {"queue", "schemas", "errors", "config"},
+    "cli": {"producers", "workers", "errors", "config"},
+    "__init__": {"producers", "schemas", "errors"},
+}
+NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "config", "cli", "__init__")
+TORCHLESS_ENGINE = ("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client")
+
+
+def modules() -> list[str]:
+    """Every module of the package, dotted, without the leading `sparkle.`."""
+    paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+    return sorted(".".join(path.parts) for path in paths if "checkpoints" not in path.parts)
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """Every module that `module` imports anywhere in its text, also inside functions."""
+    tree = ast.parse((PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Whether `importer` may import `imported`, both without the leading `sparkle.`."""
+    part = part_of(importer)
+    if part_of(imported) == part:
+        return True
+    return any(imported == name or imported.startswith(f"{name}.") for name in ALLOWED[part])
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_follow_the_table(module: str) -> None:
+    ours = [name.removeprefix("sparkle.") for name in imports_of(module) if name.startswith("sparkle.")]
+    # a test that would pass on an empty table could not fail: every part must be in it
+    assert part_of(module) in ALLOWED
+    assert [name for name in ours if not allowed(module, name)] == []
+
+
+@pytest.mark.parametrize("module", modules())
+def test_foreign_imports_stay_in_their_part(module: str) -> None:
+    foreign = {name.split(".")[0] for name in imports_of(module)}
+    if part_of(module) != "queue":
+        assert "nats" not in foreign
+    torchless_engine = part_of(module) == "engine" and module.split(".")[1] in TORCHLESS_ENGINE
+    if part_of(module) in NEVER_TORCH or torchless_engine:
+        assert not foreign & {"torch", "triton", "transformers"}
+
+
+def test_the_table_refuses_what_it_should() -> None:
+    assert not allowed("producers.client", "engine.frames")
+    assert not allowed("model.decoder", "kernels.reference")
+    assert not allowed("queue.lease", "workers.worker")
+    assert allowed("model.decoder", "kernels.ops")
+    assert allowed("model.decoder", "kernels.ops.rms_norm")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_files_and_functions_stay_short(module: str) -> None:
+    text = (PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    assert text.count("\n") <= 400, "one idea a file: split it"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= 80, f"{node.name} has {lines} lines: split it"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_says_what_it_does(module: str) -> None:
+    text = (PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(text))
+    assert docstring is not None
+    assert docstring.split("\n")[0].endswith((".", ":", ";"))
+
+
+@pytest.mark.parametrize("link", ["kernels", "workers", "producers", "schemas"])
+def test_the_links_at_the_root_are_relative(link: str) -> None:
+    path = ROOT / link
+    assert path.is_symlink()
+    assert str(path.readlink()) == f"sparkle/{link}"
+    assert not (PACKAGE / link / "__init__.py").exists()
