@@ -58,7 +58,8 @@ def _read(path: Path) -> str:
 
 
 def _load(path: Path) -> dict[str, Json]:
-    return json.loads(_read(path))
+    loaded: dict[str, Json] = json.loads(_read(path))
+    return loaded
 
 
 def _dump(value: Json) -> str:

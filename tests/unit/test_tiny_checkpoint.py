@@ -73,7 +73,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def text_config() -> dict[str, int]:
-    return json.loads((CHECKPOINT / "config.json").read_text())["text_config"]
+    described: dict[str, int] = json.loads((CHECKPOINT / "config.json").read_text())["text_config"]
+    return described
 
 
 def test_all_files_together_stay_under_twenty_megabytes() -> None:
