@@ -2,6 +2,12 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
+comma := ,
+
+# the pins are CI's: where they cannot be had together (a CUDA build of torch wants its own triton), the newest
+# versions within pyproject.toml's bounds do
+install = $(PIP) -c constraints.txt -e '$(1)' || $(PIP) -e '$(1)'
 
 .PHONY: demo test check clean
 
@@ -21,11 +27,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[worker,local]'
+	$(call install,.[worker$(comma)local])
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[worker,local,dev]'
+	$(call install,.[worker$(comma)local$(comma)dev])
 	touch $@ $(VENV)/.demo
 
 clean:
