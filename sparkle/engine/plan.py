@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkle.schemas.job import Sampling
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -24,13 +22,13 @@ class Span:
     """The tokens to read now, at least one."""
 
     pages: tuple[int, ...]
-    """The request's KV pages in order, enough for start + len(tokens)."""
+    """All of the request's KV pages in order, at least enough for start + len(tokens)."""
 
     draws: bool
     """Whether the next token is drawn from the logits of the last token read."""
 
     fresh: bool
-    """Whether this is the first pass on the slot: the runner zeroes its state before it reads."""
+    """Whether nothing of the request was read yet: the runner zeroes its slot and its pages first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +55,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """What came of a pass: one entry for each span that draws, in the plan's order."""
+    """What came of a pass: each span that draws is in one of the two, in the plan's order."""
 
     drawn: tuple[Drawn, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawSettings:
-    """What the sampler must know of a request that draws, beside the logits."""
-
-    sampling: Sampling
-    seed: int
-    """The job's seed: given, or made of its id."""
-
-    prompt_tokens: tuple[int, ...]
-    """For the repetition penalty."""
-
-    answer_tokens: tuple[int, ...]
-    """For the penalties; their number is the position drawn."""
+    broken: tuple[str, ...] = ()
+    """Requests whose logits are not finite: no token can be drawn."""

@@ -1,0 +1,63 @@
+"""What the sampler keeps of one request from token to token. Knows neither the model nor other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparkle.schemas.job import Sampling
+
+
+class SeenTokens:
+    """Which tokens a request has seen, for its penalties: kept only where one is set."""
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocab_size: int) -> None:
+        self._sampling = sampling
+        self._in_prompt = torch.zeros(vocab_size, dtype=torch.bool)
+        self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
+        self._counts = torch.zeros(vocab_size, dtype=torch.float32)
+
+    def add(self, token: int) -> None:
+        """One more token of the answer."""
+        self._counts[token] += 1.0
+
+    def penalise(self, logits: Tensor) -> Tensor:
+        """The logits, float32 [vocab], less attractive where tokens were seen.
+
+        Repetition (Keskar et al. 2019, "CTRL", section 4.1): what was seen in prompt or answer is divided by
+        the penalty where positive, multiplied where negative. Then, for the answer alone,
+        logit - frequency * count - presence * (count > 0).
+        """
+        in_answer = self._counts > 0
+        factor = self._sampling.repetition_penalty
+        repeated = torch.where(logits > 0, logits / factor, logits * factor)
+        logits = torch.where(self._in_prompt | in_answer, repeated, logits)
+        logits = logits - self._sampling.frequency_penalty * self._counts
+        return logits - self._sampling.presence_penalty * in_answer.float()
+
+
+class DrawState:
+    """One request's settings and the place it draws for."""
+
+    def __init__(
+        self, request: str, sampling: Sampling, seed: int, prompt: Sequence[int], vocab_size: int
+    ) -> None:
+        self.request = request
+        self.sampling = sampling
+        self.seed = seed
+        self.position = 0
+        penalised = (
+            sampling.repetition_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
+        )
+        self.seen = SeenTokens(sampling, prompt, vocab_size) if penalised else None
+        self.greedy = sampling.temperature == 0.0
+
+    def accept(self, token: int) -> None:
+        """The token drawn for this position; the next one is for the position after it."""
+        self.position += 1
+        if self.seen is not None:
+            self.seen.add(token)

@@ -1,0 +1,96 @@
+"""One request: its tokens, what it holds, its state and the table of legal moves. Knows no torch, no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from sparkle.errors import IllegalMove
+from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.priority import PriorityClass
+
+
+class RequestState(StrEnum):
+    """Where a request is in its life; why it ended is `Request.finish`."""
+
+    WAITING = "waiting"  #: holds nothing yet
+    READING = "reading"  #: holds a slot and pages, its prompt is being read
+    DECODING = "decoding"  #: its prompt is read, each pass draws a token
+    ENDED = "ended"  #: holds nothing any more
+
+
+LEGAL: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
+    {
+        RequestState.WAITING: frozenset({RequestState.READING, RequestState.ENDED}),
+        RequestState.READING: frozenset({RequestState.DECODING, RequestState.ENDED}),
+        RequestState.DECODING: frozenset({RequestState.ENDED}),
+        RequestState.ENDED: frozenset(),
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request:
+    """What the scheduler knows of a job. computed <= prompt + answer <= worst_case_tokens."""
+
+    id: str
+    """The job's id."""
+
+    prompt: tuple[int, ...]
+    """The prompt's tokens, at least one."""
+
+    max_answer_tokens: int
+    """The answer ends here at the latest, at least one; the context's end is already counted in."""
+
+    stop_tokens: frozenset[int]
+    """Tokens that end the answer: the model's own and the job's."""
+
+    priority: PriorityClass
+    """Shorter classes go first."""
+
+    state: RequestState = field(default=RequestState.WAITING, init=False)
+    """Changed by `move_to` alone."""
+
+    arrival: int = field(default=0, init=False)
+    """Place in the order of arrival, set by the scheduler."""
+
+    answer: list[int] = field(default_factory=list[int], init=False)
+    """Tokens drawn so far."""
+
+    computed: int = field(default=0, init=False)
+    """Tokens whose keys, values and state are in the cache."""
+
+    slot: int | None = field(default=None, init=False)
+    """Its state slot while it is read or decodes."""
+
+    pages: tuple[int, ...] = field(default=(), init=False)
+    """Its KV pages, in order, while it is read or decodes."""
+
+    finish: FinishReason | None = field(default=None, init=False)
+    """Why the answer ended; None before, and for a request that ended without an answer."""
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """Length if the answer is as long as it may be."""
+        return len(self.prompt) + self.max_answer_tokens
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Sorts requests: shortest class first, then by arrival."""
+        return self.priority, self.arrival
+
+    def move_to(self, state: RequestState) -> None:
+        """Change the state. Raises IllegalMove where LEGAL has no such move."""
+        if state not in LEGAL[self.state]:
+            raise IllegalMove(f"request {self.id} cannot move from {self.state} to {state}")
+        self.state = state
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer ends with its last token, if it does."""
+        if self.answer[-1] in self.stop_tokens:
+            return FinishReason.STOP
+        if len(self.answer) >= self.max_answer_tokens:
+            return FinishReason.LENGTH
+        return None

@@ -1,0 +1,202 @@
+"""Plans each pass through the model. Knows no torch, no clock, no text and no queue.
+
+1. A request waits, is read, decodes, has ended; `request.py` has the table of moves.
+2. Waiting requests stand in order: shortest class first, then by arrival.
+3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer;
+   what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
+4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
+5. The rest of the budget reads prompts, in the same order, each as far as the budget goes.
+6. The chunk that ends a prompt draws the first token of the answer.
+7. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
+8. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
+9. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
+10. `check_integrity` proves that every slot and every page is either free or held exactly once.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+from sparkle.engine.pages import PagePool
+from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
+from sparkle.engine.request import Request, RequestState
+from sparkle.engine.slots import SlotPool
+from sparkle.errors import EngineError
+from sparkle.schemas.answer import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An event: one more token of an answer."""
+
+    drawn: Drawn
+    index: int
+    """The token's place in the answer."""
+
+    finish: FinishReason | None
+    """Why the answer ends with it, if it does."""
+
+
+class Scheduler:
+    """Owns all requests, the slots and the pages."""
+
+    def __init__(self, *, num_slots: int, num_pages: int, page_tokens: int, pass_tokens: int) -> None:
+        assert pass_tokens > num_slots, "prompts would starve"
+        self._pass_tokens = pass_tokens
+        self._slots = SlotPool(num_slots)
+        self._pages = PagePool(num_pages, page_tokens)
+        self._requests: dict[str, Request] = {}
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
+        self._in_flight: list[tuple[Request, Span]] | None = None
+        self._arrivals = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._requests)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._running)
+
+    def add(self, request: Request) -> None:
+        """A new request waits. Raises EngineError where it could never be admitted."""
+        needed = self._pages.pages_for(request.worst_case_tokens)
+        if needed > self._pages.num_pages:
+            raise EngineError(
+                f"request {request.id} needs {needed} pages but there are {self._pages.num_pages}"
+            )
+        assert request.id not in self._requests
+        assert request.state is RequestState.WAITING
+        self._arrivals += 1
+        request.arrival = self._arrivals
+        self._requests[request.id] = request
+        insort(self._waiting, request, key=_order)
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request without an answer; False where there is none of this id."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._end(request, None)
+        return request is not None
+
+    def finish(self, request_id: str, reason: FinishReason) -> None:
+        """End a request for what its text shows: a stop string."""
+        self._end(self._requests[request_id], reason)
+
+    def schedule(self) -> PassPlan:
+        """The next pass; an empty one where there is nothing to do."""
+        assert self._in_flight is None, "the pass before has not been applied"
+        self._admit()
+        self._in_flight = [
+            (request, _decode_span(request))
+            for request in self._running
+            if request.state is RequestState.DECODING
+        ]
+        budget = self._pass_tokens - len(self._in_flight)
+        for request in self._running:
+            if request.state is RequestState.READING and budget > 0:
+                span = _prompt_span(request, budget)
+                budget -= len(span.tokens)
+                self._in_flight.append((request, span))
+        return PassPlan(spans=tuple(span for _, span in self._in_flight))
+
+    def apply(self, result: PassResult) -> list[Written]:
+        """Take the result of the pass planned last; one event for each token of a request still here."""
+        assert self._in_flight is not None, "no pass has been planned"
+        drawn = {token.request: token for token in result.drawn}
+        events: list[Written] = []
+        for request, span in self._in_flight:
+            if request.state is RequestState.ENDED:
+                continue
+            request.computed = span.start + len(span.tokens)
+            if span.draws:
+                events.append(self._write(request, drawn[request.id]))
+        self._in_flight = None
+        return events
+
+    def check_integrity(self) -> None:
+        """Every slot and page is free or held exactly once, by a request that runs. For tests."""
+        held_slots = [request.slot for request in self._running]
+        assert sorted([*self._slots.free, *(slot for slot in held_slots if slot is not None)]) == list(
+            range(self._slots.num_slots)
+        ), "a slot is lost or held twice"
+        held_pages = [page for request in self._running for page in request.pages]
+        assert sorted([*self._pages.free, *held_pages]) == list(range(self._pages.num_pages)), (
+            "a page is lost or held twice"
+        )
+        for request in self._running:
+            assert request.state in (RequestState.READING, RequestState.DECODING)
+            assert len(request.pages) == self._pages.pages_for(request.worst_case_tokens)
+            assert request.computed <= len(request.prompt) + len(request.answer) <= request.worst_case_tokens
+        assert all(request.state is RequestState.WAITING for request in self._waiting)
+        assert all(request.slot is None and not request.pages for request in self._waiting)
+        assert {*self._requests} == {request.id for request in (*self._waiting, *self._running)}
+        for group in (self._waiting, self._running):
+            assert group == sorted(group, key=_order)
+
+    def _admit(self) -> None:
+        while self._waiting and self._slots.num_free:
+            request = self._waiting[0]
+            pages = self._pages.take(self._pages.pages_for(request.worst_case_tokens))
+            if pages is None:
+                return
+            del self._waiting[0]
+            request.pages = pages
+            request.slot = self._slots.take()
+            request.move_to(RequestState.READING)
+            insort(self._running, request, key=_order)
+
+    def _write(self, request: Request, drawn: Drawn) -> Written:
+        request.answer.append(drawn.token)
+        reason = request.finish_reason()
+        if reason is not None:
+            self._end(request, reason)
+        elif request.state is RequestState.READING:
+            request.move_to(RequestState.DECODING)
+        return Written(drawn=drawn, index=len(request.answer) - 1, finish=reason)
+
+    def _end(self, request: Request, reason: FinishReason | None) -> None:
+        group = self._waiting if request.state is RequestState.WAITING else self._running
+        group.remove(request)
+        del self._requests[request.id]
+        request.move_to(RequestState.ENDED)
+        request.finish = reason
+        if request.slot is not None:
+            self._slots.give_back(request.slot)
+            self._pages.give_back(request.pages)
+        request.slot, request.pages = None, ()
+
+
+def _order(request: Request) -> tuple[str, int]:
+    return request.order
+
+
+def _decode_span(request: Request) -> Span:
+    assert request.slot is not None
+    return Span(
+        request=request.id,
+        slot=request.slot,
+        start=request.computed,
+        tokens=(request.answer[-1],),
+        pages=request.pages,
+        draws=True,
+        fresh=False,
+    )
+
+
+def _prompt_span(request: Request, budget: int) -> Span:
+    assert request.slot is not None
+    tokens = request.prompt[request.computed : request.computed + budget]
+    return Span(
+        request=request.id,
+        slot=request.slot,
+        start=request.computed,
+        tokens=tokens,
+        pages=request.pages,
+        draws=request.computed + len(tokens) == len(request.prompt),
+        fresh=request.computed == 0,
+    )

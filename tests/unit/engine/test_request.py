@@ -1,0 +1,73 @@
+"""Every pair of states, and when an answer ends."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sparkle.engine.request import LEGAL, Request, RequestState
+from sparkle.errors import IllegalMove
+from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.priority import PriorityClass
+
+W, R, D, E = RequestState.WAITING, RequestState.READING, RequestState.DECODING, RequestState.ENDED
+# written out once more on purpose: the table in the code must not be its own proof
+MOVES = {(W, R), (W, E), (R, D), (R, E), (D, E)}
+
+
+def request(max_answer_tokens: int = 3) -> Request:
+    return Request(
+        id="a",
+        prompt=(1, 2),
+        max_answer_tokens=max_answer_tokens,
+        stop_tokens=frozenset({7, 8}),
+        priority=PriorityClass.P1,
+    )
+
+
+@pytest.mark.parametrize(("before", "after"), [*itertools.product(RequestState, repeat=2)])
+def test_every_pair_of_states(before: RequestState, after: RequestState) -> None:
+    moved = request()
+    moved.state = before
+    if (before, after) in MOVES:
+        moved.move_to(after)
+        assert moved.state is after
+    else:
+        with pytest.raises(IllegalMove, match=f"from {before} to {after}"):
+            moved.move_to(after)
+        assert moved.state is before
+
+
+def test_every_state_has_a_row() -> None:
+    assert set(LEGAL) == set(RequestState)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ([5], None),
+        ([7], FinishReason.STOP),
+        ([5, 8], FinishReason.STOP),
+        ([5, 5], None),
+        ([5, 5, 5], FinishReason.LENGTH),
+        ([5, 5, 7], FinishReason.STOP),
+    ],
+)
+def test_finish_reason(answer: list[int], reason: FinishReason | None) -> None:
+    written = request()
+    written.answer = answer
+    assert written.finish_reason() is reason
+
+
+def test_worst_case_is_prompt_and_longest_answer() -> None:
+    assert request(max_answer_tokens=5).worst_case_tokens == 7
+
+
+def test_order_is_by_class_then_arrival() -> None:
+    requests: list[Request] = []
+    for priority, arrival in ((PriorityClass.P2, 1), (PriorityClass.P0, 3), (PriorityClass.P0, 2)):
+        one = Request(id="a", prompt=(1,), max_answer_tokens=1, stop_tokens=frozenset(), priority=priority)
+        one.arrival = arrival
+        requests.append(one)
+    assert [one.arrival for one in sorted(requests, key=lambda one: one.order)] == [2, 3, 1]

@@ -1,0 +1,270 @@
+"""The scheduler against every order of additions, cancellations and passes, and its policy case by case."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sparkle.engine.plan import Drawn, PassPlan, PassResult
+from sparkle.engine.request import Request, RequestState
+from sparkle.engine.scheduler import Scheduler, Written
+from sparkle.errors import EngineError
+from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.priority import PriorityClass
+
+STOP = 1
+GO_ON = 5
+
+
+def request(
+    name: str,
+    prompt_tokens: int = 4,
+    max_answer_tokens: int = 3,
+    priority: PriorityClass = PriorityClass.P1,
+) -> Request:
+    return Request(
+        id=name,
+        prompt=tuple(range(100, 100 + prompt_tokens)),
+        max_answer_tokens=max_answer_tokens,
+        stop_tokens=frozenset({STOP}),
+        priority=priority,
+    )
+
+
+def scheduler(
+    num_slots: int = 2, num_pages: int = 8, page_tokens: int = 4, pass_tokens: int = 8
+) -> Scheduler:
+    return Scheduler(
+        num_slots=num_slots, num_pages=num_pages, page_tokens=page_tokens, pass_tokens=pass_tokens
+    )
+
+
+def draw(plan: PassPlan, token: int = GO_ON) -> PassResult:
+    return PassResult(
+        drawn=tuple(Drawn(request=span.request, token=token) for span in plan.spans if span.draws)
+    )
+
+
+def run_pass(planner: Scheduler, token: int = GO_ON) -> tuple[dict[str, tuple[int, ...]], list[Written]]:
+    """One pass: what each request read, and the events."""
+    plan = planner.schedule()
+    events = planner.apply(draw(plan, token))
+    planner.check_integrity()
+    return {span.request: span.tokens for span in plan.spans}, events
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Adds, cancels, finishes and runs passes in any order, even between a plan and its result."""
+
+    @initialize(
+        num_slots=st.integers(1, 4),
+        num_pages=st.integers(3, 12),
+        page_tokens=st.integers(1, 5),
+        extra=st.integers(1, 9),
+    )
+    def start(self, num_slots: int, num_pages: int, page_tokens: int, extra: int) -> None:
+        self.pass_tokens, self.page_tokens = num_slots + extra, page_tokens
+        self.capacity_tokens = num_pages * page_tokens
+        self.planner = scheduler(num_slots, num_pages, page_tokens, self.pass_tokens)
+        self.requests: dict[str, Request] = {}
+        self.read: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.plan: PassPlan | None = None
+
+    @rule(
+        prompt_tokens=st.integers(1, 30),
+        max_answer_tokens=st.integers(1, 8),
+        priority=st.sampled_from(PriorityClass),
+    )
+    def add(self, prompt_tokens: int, max_answer_tokens: int, priority: PriorityClass) -> None:
+        one = request(str(len(self.requests)), prompt_tokens, max_answer_tokens, priority)
+        if one.worst_case_tokens > self.capacity_tokens:
+            with pytest.raises(EngineError):
+                self.planner.add(one)
+            return
+        self.planner.add(one)
+        self.requests[one.id] = one
+        self.read[one.id] = []
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.requests)))
+        assert self.planner.cancel(name) == (name not in self.ended)
+        self.ended.add(name)
+
+    @precondition(lambda self: len(self.requests) > len(self.ended))
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(set(self.requests) - self.ended)))
+        self.planner.finish(name, FinishReason.STOP)
+        assert self.requests[name].finish is FinishReason.STOP
+        self.ended.add(name)
+
+    @precondition(lambda self: self.plan is None)
+    @rule()
+    def schedule(self) -> None:
+        decoding = {n for n, one in self.requests.items() if one.state is RequestState.DECODING}
+        plan = self.planner.schedule()
+        assert plan.num_tokens <= self.pass_tokens
+        assert len({span.request for span in plan.spans}) == len(plan.spans)
+        assert len({span.slot for span in plan.spans}) == len(plan.spans)
+        held = [page for span in plan.spans for page in span.pages]
+        assert len(held) == len(set(held))
+        # decodes never starve, and while anything is here a pass does something
+        assert decoding <= {span.request for span in plan.spans}
+        assert bool(plan.spans) == self.planner.has_work
+        for span in plan.spans:
+            one = self.requests[span.request]
+            known = (*one.prompt, *one.answer)
+            assert span.tokens
+            assert span.start == len(self.read[span.request])
+            assert span.fresh == (span.start == 0)
+            assert span.tokens == known[span.start : span.start + len(span.tokens)]
+            assert span.draws == (span.start + len(span.tokens) == len(known))
+            assert len(span.pages) * self.page_tokens >= span.start + len(span.tokens)
+        self.plan = plan
+
+    @precondition(lambda self: self.plan is not None)
+    @rule(data=st.data())
+    def apply(self, data: st.DataObject) -> None:
+        assert self.plan is not None
+        tokens = {span.request: data.draw(st.sampled_from([STOP, GO_ON])) for span in self.plan.spans}
+        result = PassResult(
+            drawn=tuple(
+                Drawn(request=span.request, token=tokens[span.request])
+                for span in self.plan.spans
+                if span.draws
+            )
+        )
+        alive = {span.request for span in self.plan.spans if span.draws} - self.ended
+        for span in self.plan.spans:
+            self.read[span.request].extend(span.tokens)
+        events = self.planner.apply(result)
+        assert [event.drawn.request for event in events] == [
+            span.request for span in self.plan.spans if span.request in alive
+        ]
+        for event in events:
+            one = self.requests[event.drawn.request]
+            assert event.index == len(one.answer) - 1
+            assert event.finish == one.finish == one.finish_reason()
+            if event.finish is not None:
+                self.ended.add(one.id)
+        self.plan = None
+
+    @invariant()
+    def integrity(self) -> None:
+        self.planner.check_integrity()
+        for name in self.ended:
+            one = self.requests[name]
+            assert (one.state, one.slot, one.pages) == (RequestState.ENDED, None, ())
+
+    def teardown(self) -> None:
+        """Whatever came before: every request ends in a bounded number of passes, and holds nothing."""
+        if not hasattr(self, "planner"):
+            return
+        if self.plan is not None:
+            self.planner.apply(draw(self.plan))
+        most = sum(one.worst_case_tokens for one in self.requests.values())
+        passes = 0
+        while self.planner.has_work:
+            run_pass(self.planner)
+            passes += 1
+            assert passes <= most
+        assert all(one.state is RequestState.ENDED for one in self.requests.values())
+        assert self.planner.num_running == 0
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerMachine = SchedulerMachine.TestCase
+
+
+def test_a_prompt_is_read_in_chunks_then_decodes() -> None:
+    planner = scheduler(pass_tokens=3)
+    planner.add(request("a", prompt_tokens=7, max_answer_tokens=3))
+    assert run_pass(planner) == ({"a": (100, 101, 102)}, [])
+    assert run_pass(planner) == ({"a": (103, 104, 105)}, [])
+    read, events = run_pass(planner, token=50)
+    assert read == {"a": (106,)}
+    assert events == [Written(drawn=Drawn(request="a", token=50), index=0, finish=None)]
+    read, events = run_pass(planner, token=51)
+    assert read == {"a": (50,)}
+    assert events == [Written(drawn=Drawn(request="a", token=51), index=1, finish=None)]
+    _, events = run_pass(planner, token=52)
+    assert events == [Written(drawn=Drawn(request="a", token=52), index=2, finish=FinishReason.LENGTH)]
+    assert not planner.has_work
+
+
+def test_decodes_come_first_and_prompts_share_the_rest() -> None:
+    planner = scheduler(num_slots=3, num_pages=30, pass_tokens=8)
+    planner.add(request("a", prompt_tokens=2))
+    run_pass(planner)
+    planner.add(request("b", prompt_tokens=5))
+    planner.add(request("c", prompt_tokens=10))
+    read, _ = run_pass(planner)
+    assert read == {"a": (GO_ON,), "b": (100, 101, 102, 103, 104), "c": (100, 101)}
+
+
+def test_a_shorter_class_goes_first_even_into_a_prompt_being_read() -> None:
+    planner = scheduler(num_slots=2, num_pages=30, pass_tokens=4)
+    planner.add(request("long", prompt_tokens=12, priority=PriorityClass.P3))
+    assert run_pass(planner)[0] == {"long": (100, 101, 102, 103)}
+    planner.add(request("short", prompt_tokens=5, priority=PriorityClass.P0))
+    assert run_pass(planner)[0] == {"short": (100, 101, 102, 103)}
+    assert run_pass(planner)[0] == {"short": (104,), "long": (104, 105, 106)}
+
+
+def test_first_come_first_served_inside_a_class() -> None:
+    planner = scheduler(num_slots=1, num_pages=30)
+    for name in ("first", "second", "third"):
+        planner.add(request(name, max_answer_tokens=1))
+    order = [*run_pass(planner)[0], *run_pass(planner)[0], *run_pass(planner)[0]]
+    assert order == ["first", "second", "third"]
+
+
+def test_admission_waits_for_the_worst_case() -> None:
+    planner = scheduler(num_slots=3, num_pages=4, page_tokens=4)
+    planner.add(request("half", prompt_tokens=4, max_answer_tokens=5))
+    planner.add(request("other half", prompt_tokens=4, max_answer_tokens=1))
+    # fits into the one page left, but stands behind one that does not
+    planner.add(request("small", prompt_tokens=1, max_answer_tokens=1))
+    assert set(run_pass(planner)[0]) == {"half"}
+    planner.cancel("half")
+    assert set(run_pass(planner)[0]) == {"other half", "small"}
+
+
+def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
+    with pytest.raises(EngineError, match="needs 3 pages but there are 2"):
+        scheduler(num_pages=2, page_tokens=4).add(request("a", prompt_tokens=8, max_answer_tokens=1))
+
+
+def test_cancelling_frees_slot_and_pages_for_the_very_next_pass() -> None:
+    planner = scheduler(num_slots=1, num_pages=2, page_tokens=4)
+    planner.add(request("a", prompt_tokens=5))
+    planner.add(request("b", prompt_tokens=5))
+    assert set(run_pass(planner)[0]) == {"a"}
+    assert planner.cancel("a")
+    assert not planner.cancel("a")
+    assert set(run_pass(planner)[0]) == {"b"}
+
+
+def test_a_result_for_a_request_cancelled_in_flight_is_dropped() -> None:
+    planner = scheduler()
+    planner.add(request("a"))
+    plan = planner.schedule()
+    planner.cancel("a")
+    # the same id again is another request: the old pass is not its pass
+    again = request("a")
+    planner.add(again)
+    assert planner.apply(draw(plan)) == []
+    assert (again.computed, again.answer) == (0, [])
+    assert run_pass(planner)[0] == {"a": (100, 101, 102, 103)}
+
+
+def test_an_empty_scheduler_plans_an_empty_pass() -> None:
+    planner = scheduler()
+    assert planner.schedule() == PassPlan(spans=())
+    assert planner.apply(PassResult(drawn=())) == []
+    assert not planner.has_work
