@@ -1,0 +1,109 @@
+"""Beside the jobs: cancels that reach a worker live, and heartbeats out and in. Knows no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from sparkle.errors import ConfigError, InvalidMessage, NotConnected
+from sparkle.queue.connection import Connection, Envelope, Subscription
+from sparkle.schemas import subjects
+from sparkle.schemas.codec import decode, encode
+from sparkle.schemas.control import Cancel, Heartbeat
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+"""How often a worker says that it is alive."""
+
+
+class CancelFeed:
+    """Tells a worker of cancels as they are published; tombstones tell of earlier ones."""
+
+    def __init__(self, connection: Connection, on_cancel: Callable[[str, str], None]) -> None:
+        """`on_cancel` gets tenant and job id, and ignores jobs that it does not run."""
+        self._connection = connection
+        self._on_cancel = on_cancel
+        self._subscription: Subscription | None = None
+
+    async def start(self) -> None:
+        """Hear cancels from now on. Raises NotConnected."""
+        self._subscription = await self._connection.subscribe(subjects.cancel("*", "*"), self._take)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        if self._subscription is not None:
+            await self._subscription.stop()
+            self._subscription = None
+
+    async def _take(self, envelope: Envelope) -> None:
+        # the subject is what permissions bind a tenant to; a message that names another job is refused
+        _, _, tenant, job = envelope.subject.split(".")
+        if decode(envelope.payload, Cancel).job != job:
+            raise InvalidMessage("job: not the one of the subject")
+        self._on_cancel(tenant, job)
+
+
+class HeartbeatSender:
+    """Says every `interval_s` that a worker is alive."""
+
+    def __init__(
+        self, connection: Connection, make: Callable[[], Heartbeat], interval_s: float = HEARTBEAT_S
+    ) -> None:
+        if interval_s <= 0:
+            raise ConfigError(f"interval_s is {interval_s} but must be above 0")
+        self._connection = connection
+        self._make = make
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Until cancelled; a server that is away ends nothing."""
+        while True:
+            await self.send()
+            await asyncio.sleep(self._interval_s)
+
+    async def send(self) -> None:
+        """Say it now, as when a worker begins to drain."""
+        # held back, a heartbeat would later tell of a time long gone
+        if not self._connection.is_up:
+            return
+        heartbeat = self._make()
+        try:
+            await self._connection.publish(
+                subjects.heartbeat(heartbeat.region, heartbeat.worker), encode(heartbeat)
+            )
+        except NotConnected:
+            log.debug("heartbeat_unsent")
+
+
+class WorkerRoster:
+    """The workers of a region by their last heartbeat."""
+
+    def __init__(self, connection: Connection, region: str, forget_after_s: float = 3 * HEARTBEAT_S) -> None:
+        self._connection = connection
+        self._region = region
+        self._forget_after_s = forget_after_s
+        self._last: dict[str, tuple[float, Heartbeat]] = {}
+        self._subscription: Subscription | None = None
+
+    async def start(self) -> None:
+        """Hear heartbeats from now on. Raises NotConnected."""
+        subject = subjects.heartbeat(self._region)
+        self._subscription = await self._connection.subscribe(subject, self._take)
+
+    async def stop(self) -> None:
+        """Hear no more."""
+        if self._subscription is not None:
+            await self._subscription.stop()
+            self._subscription = None
+
+    def workers(self) -> list[Heartbeat]:
+        """Who spoke within `forget_after_s`, by name."""
+        oldest_s = time.monotonic() - self._forget_after_s
+        return [heartbeat for _, (at_s, heartbeat) in sorted(self._last.items()) if at_s >= oldest_s]
+
+    async def _take(self, envelope: Envelope) -> None:
+        heartbeat = decode(envelope.payload, Heartbeat)
+        self._last[heartbeat.worker] = (time.monotonic(), heartbeat)

@@ -1,0 +1,82 @@
+"""Puts jobs and cancels on the queue. Knows no outbox: one call is one publication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sparkle.errors import ConfigError, InvalidMessage, TopologyMissing
+from sparkle.queue.connection import Connection
+from sparkle.queue.stored import StoreOutcome
+from sparkle.queue.tries import tries
+from sparkle.schemas import subjects
+from sparkle.schemas.codec import encode
+from sparkle.schemas.control import Cancel
+from sparkle.schemas.job import Job
+from sparkle.schemas.priority import PriorityClass
+from sparkle.schemas.subjects import JobAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishSettings:
+    """How patient a publish is."""
+
+    answer_timeout_s: float = 3.0
+    """How long one try waits for the acknowledgement."""
+
+    give_up_s: float = 8.0
+    """How long to try: longer than a cluster takes for a new leader (6 s)."""
+
+    def __post_init__(self) -> None:
+        for name in ("answer_timeout_s", "give_up_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+
+
+class Publication(StrEnum):
+    """Where a published job stands."""
+
+    STORED = "stored"  #: the queue has accepted this publication, now or on an earlier try
+    ALREADY_QUEUED = "already_queued"  #: an earlier publication waits or is in work; nothing was added
+
+
+class JobPublisher:
+    """Publishes jobs and cancels over one connection."""
+
+    def __init__(self, connection: Connection, settings: PublishSettings | None = None) -> None:
+        self._connection = connection
+        self._settings = settings or PublishSettings()
+
+    async def publish(self, job: Job, priority: PriorityClass, *, publication: int) -> Publication:
+        """Store the job; `publication` counts from 1 and names this publication on every try.
+
+        Raises QueueFull, MessageTooLarge, InvalidMessage for a job without tenant or region, and, after
+        `give_up_s`, TopologyMissing (no stream), PublishUncertain (it may be stored) or NotConnected (it
+        was not sent).
+        """
+        if job.tenant is None or job.region is None:
+            raise InvalidMessage("tenant, region: missing; the client fills them in before it publishes")
+        headers = {
+            "Nats-Msg-Id": f"{job.id}:{publication}",
+            "Nats-Expected-Stream": subjects.JOBS_STREAM,
+        }
+        if job.traceparent is not None:
+            headers["traceparent"] = job.traceparent
+        address = JobAddress(job.region, priority, job.tenant, job.id)
+        outcome = await self._store(address.subject, encode(job), headers)
+        return Publication.ALREADY_QUEUED if outcome is StoreOutcome.SUBJECT_TAKEN else Publication.STORED
+
+    async def cancel(self, tenant: str, job_id: str) -> None:
+        """Tell running workers and leave a tombstone for those to come. Raises what `publish` raises."""
+        headers = {"Nats-Expected-Stream": subjects.CONTROL_STREAM}
+        await self._store(subjects.cancel(tenant, job_id), encode(Cancel(job=job_id)), headers)
+
+    async def _store(self, subject: str, payload: bytes, headers: dict[str, str]) -> StoreOutcome:
+        # the message id makes a second try of a stored message harmless
+        return await tries(self._connection, TopologyMissing, give_up_s=self._settings.give_up_s)(
+            self._connection.publish_stored,
+            subject,
+            payload,
+            headers=headers,
+            timeout_s=self._settings.answer_timeout_s,
+        )

@@ -1,0 +1,106 @@
+"""What a worker sends back: chunks at once, lost ones again, the end stored. Knows no engine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sparkle.errors import ConfigError, QueueFull, TopologyMissing
+from sparkle.queue.connection import Connection, Envelope, Subscription
+from sparkle.queue.kept import KeptChunks
+from sparkle.queue.stored import StoreOutcome
+from sparkle.queue.tries import tries
+from sparkle.schemas import subjects
+from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.codec import decode, encode
+from sparkle.schemas.control import Resend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplySettings:
+    """How long answers are kept and stored."""
+
+    keep_s: float = 60.0
+    """How long a job's chunks are kept after its end."""
+
+    keep_max_bytes: int = 256 * 1024 * 1024
+    """What is kept at most, over all jobs."""
+
+    answer_timeout_s: float = 3.0
+    """How long one try to store an end waits for the acknowledgement."""
+
+    give_up_s: float = 30.0
+    """How long to try."""
+
+    def __post_init__(self) -> None:
+        for name in ("keep_s", "keep_max_bytes", "answer_timeout_s", "give_up_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+
+
+class ReplyStream:
+    """The answers of all jobs of one worker."""
+
+    def __init__(self, connection: Connection, worker: str, settings: ReplySettings | None = None) -> None:
+        self._connection = connection
+        self._worker = worker
+        self._settings = settings or ReplySettings()
+        self._kept = KeptChunks(max_bytes=self._settings.keep_max_bytes, after_end_s=self._settings.keep_s)
+        self._subscription: Subscription | None = None
+
+    async def start(self) -> None:
+        """Answer requests for lost chunks from now on. Raises NotConnected."""
+        self._subscription = await self._connection.subscribe(subjects.resend(self._worker), self._resend)
+
+    async def stop(self) -> None:
+        """Answer no more requests."""
+        if self._subscription is not None:
+            await self._subscription.stop()
+            self._subscription = None
+
+    async def send(self, tenant: str, chunk: Chunk) -> None:
+        """Send a chunk without waiting for anybody, and keep it. Raises MessageTooLarge, NotConnected."""
+        data = encode(chunk)
+        subject = subjects.reply(tenant, chunk.job)
+        self._kept.add(chunk.job, chunk.attempt, chunk.seq, (subject, data), now_s=time.monotonic())
+        await self._connection.publish(subject, data)
+
+    async def store_end(self, tenant: str, end: Result | Failure) -> bool:
+        """Store the end of a job. False when another end is stored already: that one stands.
+
+        Raises MessageTooLarge, and, after `give_up_s`, QueueFull, TopologyMissing, PublishUncertain or
+        NotConnected: the job's message must then go back to the queue.
+        """
+        data = encode(end)
+        headers = {
+            # the same end on a second try is recognised by its id; another one meets the first by its place
+            "Nats-Msg-Id": f"{end.job}:{end.attempt}",
+            "Nats-Expected-Last-Subject-Sequence": "0",
+            "Nats-Expected-Stream": subjects.RESULTS_STREAM,
+        }
+        attempts = tries(self._connection, TopologyMissing, QueueFull, give_up_s=self._settings.give_up_s)
+        outcome: StoreOutcome = await attempts(
+            self._connection.publish_stored,
+            subjects.result(tenant, end.job),
+            data,
+            headers=headers,
+            timeout_s=self._settings.answer_timeout_s,
+        )
+        self._kept.end(end.job, now_s=time.monotonic())
+        return outcome is not StoreOutcome.SUBJECT_TAKEN
+
+    async def end_stored(self, tenant: str, job: str) -> bool:
+        """Whether the job has an end already. Raises TopologyMissing, PublishUncertain, NotConnected."""
+        stored = await self._connection.last_stored(subjects.RESULTS_STREAM, subjects.result(tenant, job))
+        return stored is not None
+
+    async def is_cancelled(self, tenant: str, job: str) -> bool:
+        """Whether the job has a tombstone. Raises TopologyMissing, PublishUncertain, NotConnected."""
+        stored = await self._connection.last_stored(subjects.CONTROL_STREAM, subjects.cancel(tenant, job))
+        return stored is not None
+
+    async def _resend(self, envelope: Envelope) -> None:
+        wanted = decode(envelope.payload, Resend)
+        self._kept.trim(now_s=time.monotonic())
+        for subject, data in self._kept.since(wanted.job, wanted.attempt, wanted.from_seq):
+            await self._connection.publish(subject, data)
