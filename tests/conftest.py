@@ -1,0 +1,70 @@
+"""What every test can have: a real nats-server of its own, with the streams declared, and fixed seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from sparkle.config import environment
+from sparkle.errors import ConfigError
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.local import LocalServer, find_binary
+from sparkle.queue.topology import TopologySettings
+
+REGION = "local"
+POLL_S = 0.002
+
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Every test draws the same numbers on every run."""
+    random.seed(20)
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """`await eventually(lambda: ...)`: returns as soon as it is true, fails after 10 s."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(10.0):
+                while not condition():  # noqa: ASYNC110 - the condition has no event of its own
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            pytest.fail("the condition did not come true within 10 s")
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def nats_binary() -> None:
+    """A server's binary is there: without one, skip on a laptop and fail in CI."""
+    try:
+        find_binary()
+    except ConfigError as error:
+        if environment().get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest_asyncio.fixture
+async def nats_server(nats_binary: None) -> AsyncGenerator[LocalServer]:
+    """A server of the test's own, empty, on a free port; it takes 50 ms."""
+    async with LocalServer() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def connection(nats_server: LocalServer) -> AsyncGenerator[Connection]:
+    """A connection to a server where the streams of region `local` are declared."""
+    opened = await Connection.open(ConnectionSettings(url=nats_server.url, name="test"))
+    await topology.apply(opened, TopologySettings(regions=REGION))
+    yield opened
+    await opened.close()
