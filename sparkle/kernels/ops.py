@@ -1,0 +1,210 @@
+"""The only door to the kernels: each op checks what it is given, then computes. Knows no layers, no requests.
+
+Every op computes with the plain torch reference, whatever the device.
+
+Shapes: T rows of a pass, S spans (the rows of one sequence each, one after another), H heads, D a head's
+width. `span_starts` int64 [S+1] rises from 0 to T; `slots` int64 [S] are all different. "float" is float32 or
+bfloat16. A wrong shape, dtype, device or stride is a ValueError that names the argument. Values of integer
+tensors are not checked: reading them would stop a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparkle.kernels import reference, reference_sequence
+from sparkle.kernels.checks import (
+    FLOATS,
+    require_dense,
+    require_dtype,
+    require_like,
+    require_shape,
+    require_spans,
+)
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """y = x / sqrt(mean(x²) + eps) · (1 + weight), over the last dimension.
+
+    x float [..., D], weight float [D]; returns x's shape and dtype, rounded once at the end.
+    """
+    require_dtype("x", x, *FLOATS)
+    require_dtype("weight", weight, *FLOATS)
+    require_shape("weight", weight, x.shape[-1])
+    return reference.rms_norm(x, weight, eps=eps)
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """y = x / sqrt(mean(x²) + eps) · weight · SiLU(gate), over the last dimension: the norm before the gate.
+
+    x, gate float [..., D], weight float [D]; returns x's shape and dtype, rounded once at the end.
+    """
+    require_dtype("x", x, *FLOATS)
+    require_dtype("weight", weight, *FLOATS)
+    require_like("gate", gate, "x", x)
+    require_shape("gate", gate, *x.shape)
+    require_shape("weight", weight, x.shape[-1])
+    return reference.gated_rms_norm(x, gate, weight, eps=eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """y = SiLU(gate) · up. gate_up float [T, 2N], the gate's N columns first; returns [T, N]."""
+    require_dtype("gate_up", gate_up, *FLOATS)
+    require_shape("gate_up", gate_up, None, None)
+    if gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up has {gate_up.shape[1]} columns but gate and up are of one width")
+    return reference.silu_mul(gate_up)
+
+
+def rotary_table(positions: Tensor, *, theta: float, rotary_dim: int, sections: Sequence[int]) -> Tensor:
+    """Cosines and sines of interleaved multi-axis rotary positions, once a pass.
+
+    positions int64 [3, T] (time, height, width); returns float32 [2, T, rotary_dim/2]. Lane i turns by
+    position · theta^(-2i/rotary_dim); the position is the height where i % 3 == 1 and i < 3·sections[1], the
+    width where i % 3 == 2 and i < 3·sections[2], else the time.
+    """
+    require_dtype("positions", positions, torch.int64)
+    require_shape("positions", positions, 3, None)
+    if rotary_dim % 2 or len(sections) != 3:
+        raise ValueError(f"rotary_dim {rotary_dim} must be even and sections {list(sections)} must be three")
+    return reference.rotary_table(positions, theta=theta, rotary_dim=rotary_dim, sections=sections)
+
+
+def rotary(x: Tensor, table: Tensor) -> Tensor:
+    """Turn the pairs (x[i], x[i + lanes]) of each head by the table; the rest of the head passes through.
+
+    x float [T, H, D], table float32 [2, T, lanes] of `rotary_table`, 2·lanes <= D; returns x's shape, dtype.
+    """
+    require_dtype("x", x, *FLOATS)
+    require_shape("x", x, None, None, None)
+    require_dtype("table", table, torch.float32)
+    require_shape("table", table, 2, x.shape[0], None)
+    if 2 * table.shape[-1] > x.shape[2]:
+        raise ValueError(f"table turns {2 * table.shape[-1]} dimensions but x has heads of {x.shape[2]}")
+    return reference.rotary(x, table)
+
+
+def write_kv(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, cells: Tensor) -> None:
+    """Store the keys and values of a pass in their pages, in place.
+
+    key, value float [T, Hkv, D]; key_pages, value_pages of the same dtype [pages, page_tokens, Hkv, D],
+    dense; cells int64 [T], all different: page · page_tokens + place in the page.
+    """
+    require_dtype("key", key, *FLOATS)
+    require_shape("key", key, None, None, None)
+    _require_pages(key_pages, value_pages, key)
+    require_shape("key", key, None, key_pages.shape[2], key_pages.shape[3])
+    require_like("value", value, "key", key)
+    require_shape("value", value, *key.shape)
+    require_dtype("cells", cells, torch.int64)
+    require_shape("cells", cells, key.shape[0])
+    reference_sequence.write_kv(key, value, key_pages, value_pages, cells)
+
+
+def paged_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_tables: Tensor,
+    span_starts: Tensor,
+    contexts: Tensor,
+    *,
+    scale: float,
+) -> Tensor:
+    """Causal attention: softmax(scale · q kᵀ) v over a row's own sequence; head h reads kv head h // (H/Hkv).
+
+    query float [T, H, D]; pages as in `write_kv`, which has stored the pass's own rows before; page_tables
+    int32 [S, max_pages], each sequence's pages in order, entries past its last page unread; contexts int64
+    [S], tokens of each sequence before its span. Row i of a span sees contexts + i + 1 tokens. Returns
+    query's shape and dtype.
+    """
+    require_dtype("query", query, *FLOATS)
+    require_shape("query", query, None, None, None)
+    require_spans(query.shape[0], span_starts, contexts=contexts)
+    require_dtype("page_tables", page_tables, torch.int32)
+    require_shape("page_tables", page_tables, contexts.shape[0], None)
+    _require_pages(key_pages, value_pages, query)
+    if query.shape[1] % key_pages.shape[2]:
+        raise ValueError(
+            f"query has {query.shape[1]} heads but they must be a multiple of the pages' {key_pages.shape[2]}"
+        )
+    return reference_sequence.paged_attention(
+        query, key_pages, value_pages, page_tables, span_starts, contexts, scale=scale
+    )
+
+
+def causal_conv(x: Tensor, weight: Tensor, columns: Tensor, span_starts: Tensor, slots: Tensor) -> Tensor:
+    """Depthwise causal convolution over each sequence, then SiLU; the last W-1 rows are carried in place.
+
+    x float [T, C]; weight float [C, W], its last tap on the newest row; columns of x's dtype [slots, W-1, C],
+    dense: each sequence's rows before its span as they came in, oldest first. Returns x's shape and dtype.
+    """
+    require_dtype("x", x, *FLOATS)
+    require_shape("x", x, None, None)
+    require_dtype("weight", weight, *FLOATS)
+    require_shape("weight", weight, x.shape[1], None)
+    require_spans(x.shape[0], span_starts, slots=slots)
+    require_like("columns", columns, "x", x)
+    require_shape("columns", columns, None, weight.shape[1] - 1, x.shape[1])
+    require_dense("columns", columns)
+    return reference_sequence.causal_conv(x, weight, columns, span_starts, slots)
+
+
+def delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    states: Tensor,
+    span_starts: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """The gated delta rule ("Gated Delta Networks", Yang et al. 2024); writes the states in place.
+
+    Per row and value head, with q = query/|query| · K^-0.5 and k = key/|key| of key head h // (Hv/Hk):
+    S ← exp(log_decay) S; S ← S + k (beta (v - Sᵀk))ᵀ; o = Sᵀq. |x| is sqrt(sum x² + 1e-6).
+
+    query, key float [T, Hk, K]; value float [T, Hv, V]; log_decay, beta float32 [T, Hv]; states float32
+    [slots, Hv, K, V], dense. Returns value's shape and dtype.
+    """
+    require_dtype("query", query, *FLOATS)
+    require_like("key", key, "query", query)
+    require_like("value", value, "query", query)
+    require_shape("value", value, None, None, None)
+    rows, heads, value_dim = value.shape
+    require_shape("query", query, rows, None, None)
+    require_shape("key", key, *query.shape)
+    if heads % query.shape[1]:
+        raise ValueError(f"value has {heads} heads but they must be a multiple of the key's {query.shape[1]}")
+    for name, gate in (("log_decay", log_decay), ("beta", beta)):
+        require_dtype(name, gate, torch.float32)
+        require_shape(name, gate, rows, heads)
+    require_spans(rows, span_starts, slots=slots)
+    require_dtype("states", states, torch.float32)
+    require_shape("states", states, None, heads, query.shape[2], value_dim)
+    require_dense("states", states)
+    return reference_sequence.delta_rule(query, key, value, log_decay, beta, states, span_starts, slots)
+
+
+def dequantise_blocks(weight: Tensor, scales: Tensor) -> Tensor:
+    """W[i, j] = weight[i, j] · scales[i // 128, j // 128], in float32; the last blocks may be ragged.
+
+    weight float8_e4m3fn [N, K], scales float [ceil(N/128), ceil(K/128)]; returns float32 [N, K].
+    """
+    require_dtype("weight", weight, torch.float8_e4m3fn)
+    require_shape("weight", weight, None, None)
+    require_dtype("scales", scales, *FLOATS)
+    require_shape("scales", scales, *(-(-size // reference.BLOCK) for size in weight.shape))
+    return reference.dequantise_blocks(weight, scales)
+
+
+def _require_pages(key_pages: Tensor, value_pages: Tensor, rows: Tensor) -> None:
+    for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
+        require_shape(name, pages, None, None, None, rows.shape[2])
+        require_like(name, pages, "the rows", rows)
+        require_dense(name, pages)
+    require_shape("value_pages", value_pages, *key_pages.shape)

@@ -1,0 +1,84 @@
+"""Takes a checkpoint's tensors one by one, checks each and puts it where it will be used. Knows no layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparkle.errors import TensorMismatch
+from sparkle.model import fp8
+from sparkle.model.tensor_files import TensorFiles
+
+FLOAT_DTYPES = (torch.bfloat16, torch.float32)
+NESTED_PREFIX = "model.language_model."
+FLAT_PREFIX = "model."
+SKIPPED_PREFIXES = ("model.visual.", "mtp.")
+
+
+class TensorLoader:
+    """Matrices come out in `dtype`, vectors and convolutions in float32, all on `device` and copied.
+
+    Names are given without the decoder's prefix, which is `model.language_model.` in a checkpoint with a
+    vision tower and `model.` in one without. Each method raises TensorMismatch naming a tensor that is
+    missing or of another shape or dtype.
+    """
+
+    def __init__(self, files: TensorFiles, *, device: torch.device, dtype: torch.dtype) -> None:
+        self._files = files
+        self._device = device
+        self._dtype = dtype
+        nested = f"{NESTED_PREFIX}embed_tokens.weight" in files
+        self._prefix = NESTED_PREFIX if nested else FLAT_PREFIX
+        self.dequantised = 0
+
+    def matrix(self, name: str, rows: int, columns: int) -> Tensor:
+        """A decoder matrix [rows, columns], dequantised if it is in the FP8 form."""
+        return self._matrix(self._prefix + name, rows, columns)
+
+    def head(self, rows: int, columns: int) -> Tensor:
+        """The output matrix [rows, columns], the one decoder tensor whose name has no prefix."""
+        return self._matrix("lm_head.weight", rows, columns)
+
+    def vector(self, name: str, length: int) -> Tensor:
+        """A vector [length], in float32."""
+        return self._floats(self._prefix + name, length)
+
+    def convolution(self, name: str, channels: int, taps: int) -> Tensor:
+        """A depthwise convolution [channels, taps], in float32; stored as [channels, 1, taps]."""
+        return self._floats(self._prefix + name, channels, 1, taps).squeeze(1)
+
+    def skipped(self) -> tuple[str, ...]:
+        """Names of the tensors of later parts, left in the file; call it after everything is taken.
+
+        Raises TensorMismatch naming a tensor that belongs to no part of the model.
+        """
+        untaken = self._files.untaken
+        for name in untaken:
+            if name.startswith(SKIPPED_PREFIXES):
+                continue
+            if name.endswith(fp8.SCALE_SUFFIX):
+                raise TensorMismatch(f"{name} scales no FP8 matrix")
+            raise TensorMismatch(f"{name} is in the checkpoint but not in this model")
+        return tuple(untaken)
+
+    def _matrix(self, name: str, rows: int, columns: int) -> Tensor:
+        stored = self._take(name, rows, columns)
+        if fp8.is_quantised(stored):
+            self.dequantised += 1
+            stored = fp8.take_dequantised(self._files, name, stored)
+        return self._placed(name, stored, self._dtype)
+
+    def _floats(self, name: str, *shape: int) -> Tensor:
+        return self._placed(name, self._take(name, *shape), torch.float32)
+
+    def _take(self, name: str, *shape: int) -> Tensor:
+        stored = self._files.take(name)
+        if stored.shape != shape:
+            raise TensorMismatch(f"{name} has shape {list(stored.shape)} but must be {list(shape)}")
+        return stored
+
+    def _placed(self, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        if stored.dtype not in FLOAT_DTYPES:
+            raise TensorMismatch(f"{name} is {stored.dtype} but must be bfloat16 or float32")
+        # a copy: the stored tensor may be a view of the file, which can be replaced under a running process
+        return stored.to(self._device, dtype, copy=True)
