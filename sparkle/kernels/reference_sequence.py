@@ -1,7 +1,6 @@
 """Every op that reads or writes a sequence's memory, in plain torch, computed in float32: the ground truth.
 
-The rows of several sequences stand one after another; a span is the rows of one. Spans of equal length are
-computed together, so a pass that decodes many sequences is one batch. Knows no layers.
+The rows of several sequences stand one after another; a span is the rows of one. Knows no layers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ def causal_conv(x: Tensor, weight: Tensor, columns: Tensor, span_starts: Tensor,
     width = taps.shape[0]
     for spans, rows in _equal_spans(span_starts):
         length = rows.shape[1]
-        padded = torch.cat((columns[slots[spans]], x[rows]), dim=1)  # [B, W-1+n, C]
+        carried = columns.index_select(0, slots[spans])
+        padded = torch.cat((carried, x[rows]), dim=1)  # [B, W-1+n, C]
         columns[slots[spans]] = padded[:, length:]
         mixed = torch.zeros(rows.shape + x.shape[1:], device=x.device)
         for tap in range(width):
@@ -47,63 +47,50 @@ def delta_rule(
     """See ops.delta_rule."""
     out = torch.empty_like(value)
     repeats = value.shape[1] // key.shape[1]
-    query = _unit(query) * query.shape[-1] ** -0.5
-    key = _unit(key)
-    for spans, rows in _equal_spans(span_starts):
-        form = _recurrent_form if rows.shape[1] <= RECURRENT_TOKENS else _chunk_form
-        o, states[slots[spans]] = form(
-            query[rows].repeat_interleave(repeats, dim=2).transpose(1, 2),
-            key[rows].repeat_interleave(repeats, dim=2).transpose(1, 2),
-            value[rows].float().transpose(1, 2),
-            log_decay[rows].float().transpose(1, 2),
-            beta[rows].float().transpose(1, 2),
-            states[slots[spans]],
-        )
-        out[rows] = o.transpose(1, 2).to(value.dtype)
+    query = (_unit(query) * query.shape[-1] ** -0.5).repeat_interleave(repeats, dim=1)
+    key = _unit(key).repeat_interleave(repeats, dim=1)
+    # heads first: [H, T, …]
+    rows = [part.float().transpose(0, 1) for part in (query, key, value, log_decay, beta)]
+    for (start, stop), slot in zip(pairwise(_integers(span_starts)), _integers(slots), strict=True):
+        step = 1 if stop - start <= RECURRENT_TOKENS else CHUNK_TOKENS
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            q, k, v, g, b = (part[:, first:last] for part in rows)
+            read = _delta_step if step == 1 else _delta_chunk
+            out[first:last] = read(q, k, v, g, b, states[slot]).transpose(0, 1)
     return out
 
 
-def _recurrent_form(
-    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Token by token. query, key [B, H, n, K], value [B, H, n, V], gates [B, H, n], state [B, H, K, V]."""
-    outputs: list[Tensor] = []
-    for token in range(query.shape[2]):
-        k = key[:, :, token, :, None]  # [B, H, K, 1]
-        state = state * log_decay[:, :, token, None, None].exp()
-        error = value[:, :, token] - (state * k).sum(dim=2)
-        state = state + k * (beta[:, :, token, None] * error)[:, :, None, :]
-        outputs.append((state * query[:, :, token, :, None]).sum(dim=2))
-    return torch.stack(outputs, dim=2), state
+def _delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: Tensor) -> Tensor:
+    """One token; q, k [H, 1, K], v [H, 1, V], g, b [H, 1], state [H, K, V] in place; returns [H, 1, V]."""
+    state.mul_(g.exp()[:, :, None])
+    state.baddbmm_(k.transpose(1, 2), b[:, :, None] * (v - k @ state))
+    return q @ state
 
 
-def _chunk_form(
-    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """64 tokens at a time; shapes as in `_recurrent_form`.
+def _delta_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: Tensor) -> Tensor:
+    """Up to 64 tokens; q, k [H, C, K], v [H, C, V], g, b [H, C], state [H, K, V] in place; returns [H, C, V].
 
-    With G the running sum of log_decay in the chunk, S the state before it and D the rows written to it:
-    (I + tril(beta k k^T exp(G_i - G_j), -1)) D = beta (v - exp(G) k S); o = exp(G) q S +
-    tril(q k^T exp(G_i - G_j)) D; S' = exp(G_last) S + (exp(G_last - G) k)^T D.
+    With G the running sum of g, S the state before and D the rows written to it:
+    (I + tril(beta k kᵀ exp(G_i - G_j), -1)) D = beta (v - exp(G) k S); o = exp(G) q S +
+    tril(q kᵀ exp(G_i - G_j)) D; S' = exp(G_last) S + (exp(G_last - G) k)ᵀ D.
     """
-    outputs: list[Tensor] = []
-    for start in range(0, query.shape[2], CHUNK_TOKENS):
-        chunk = slice(start, start + CHUNK_TOKENS)
-        q, k, v, g, b = (part[:, :, chunk] for part in (query, key, value, log_decay, beta))
-        total = g.cumsum(dim=2)[..., None]  # [B, H, C, 1]
-        # masked before exp: above the diagonal the difference is positive and may overflow
-        later = torch.ones(g.shape[2], g.shape[2], dtype=torch.bool, device=g.device).triu(1)
-        decay = (total - total.transpose(2, 3)).masked_fill(later, -torch.inf).exp()  # [B, H, C, C]
-        lower = (k @ k.transpose(2, 3)) * decay * b[..., None]
-        wanted = b[..., None] * (v - total.exp() * (k @ state))
-        # reads below the diagonal only and takes the diagonal as ones; torch has no types for it
-        written: Tensor = torch.linalg.solve_triangular(  # pyright: ignore[reportUnknownMemberType]
-            lower, wanted, upper=False, unitriangular=True
-        )
-        outputs.append(total.exp() * (q @ state) + (q @ k.transpose(2, 3) * decay) @ written)
-        last = total[:, :, -1:]
-        state = last.exp() * state + ((last - total).exp() * k).transpose(2, 3) @ written
-    return torch.cat(outputs, dim=2), state
+    # [H, i, j], the sum of g from j + 1 to i; a difference of running sums would cancel after a strong decay
+    since = g[:, :, None].expand(-1, -1, g.shape[1]).tril(-1).cumsum(dim=1)
+    decay = since.exp().tril()
+    carried = g.cumsum(dim=1).exp()[:, :, None]  # [H, C, 1]
+    lower = (k @ k.transpose(1, 2)) * decay * b[:, :, None]
+    written = _solve_unit_lower(lower, b[:, :, None] * (v - carried * (k @ state)))
+    out = carried * (q @ state) + (q @ k.transpose(1, 2) * decay) @ written
+    state.mul_(carried[:, -1:]).baddbmm_((decay[:, -1, :, None] * k).transpose(1, 2), written)
+    return out
+
+
+def _solve_unit_lower(lower: Tensor, right: Tensor) -> Tensor:
+    """X with (I + tril(lower, -1)) X = right."""
+    # torch has no types for it
+    solve = torch.linalg.solve_triangular  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast(Tensor, solve(lower, right, upper=False, unitriangular=True))
 
 
 def write_kv(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, cells: Tensor) -> None:
@@ -130,7 +117,8 @@ def paged_attention(
         length = context + stop - start
         pages = table[: -(-length // page_tokens)]
         keys, values = (
-            cache[pages].flatten(0, 1)[:length].transpose(0, 1).float() for cache in (key_pages, value_pages)
+            cache.index_select(0, pages).flatten(0, 1)[:length].transpose(0, 1).float()
+            for cache in (key_pages, value_pages)
         )  # [Hkv, length, D]
         ends = torch.arange(context, length, device=query.device)
         seen = torch.arange(length, device=query.device) <= ends[:, None]  # [n, length]
@@ -155,7 +143,10 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _equal_spans(span_starts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The spans by length: their numbers [B] and their rows [B, n]; empty spans are left out."""
+    """The spans by length: their numbers [B] and their rows [B, n]; empty spans are left out.
+
+    A pass that decodes many sequences is then one batch and not a loop.
+    """
     by_length: dict[int, list[int]] = {}
     for span, (start, stop) in enumerate(pairwise(_integers(span_starts))):
         by_length.setdefault(stop - start, []).append(span)

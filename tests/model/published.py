@@ -1,0 +1,125 @@
+"""The published implementation of the architecture, transformers', with random weights, run in float64.
+
+Its own float32 rounding is larger than ours: it takes decays within a chunk as differences of running sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, cast
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+VOCAB = 97
+END_TOKEN = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The sizes that a test chooses; names as in config.json."""
+
+    num_hidden_layers: int = 4
+    full_attention_interval: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    linear_num_key_heads: int = 2
+    linear_num_value_heads: int = 6
+    linear_key_head_dim: int = 16
+    linear_value_head_dim: int = 16
+    linear_conv_kernel_dim: int = 4
+    hidden_size: int = 48
+    intermediate_size: int = 72
+
+
+class _Output(Protocol):
+    logits: Tensor
+
+
+class _Model(Protocol):
+    """What these tests use of a transformers model."""
+
+    def __call__(self, input_ids: Tensor, *, use_cache: bool) -> _Output: ...
+
+    def generate(self, input_ids: Tensor, **options: object) -> Tensor: ...
+
+    def named_parameters(self) -> Sequence[tuple[str, Tensor]]: ...
+
+    def save_pretrained(self, directory: Path, *, max_shard_size: str) -> None: ...
+
+    def double(self) -> _Model: ...
+
+    def float(self) -> _Model: ...
+
+
+class Published:
+    """A model of `shape` with weights drawn from `seed`."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        config = Qwen3_5TextConfig(
+            vocab_size=VOCAB, eos_token_id=END_TOKEN, max_position_embeddings=1024, **asdict(shape)
+        )
+        self._model = cast(_Model, Qwen3_5ForCausalLM(config))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                parameter.copy_(_drawn(name, parameter.shape, generator))
+
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """Float64 [T, vocab], all tokens at once and without a cache."""
+        with self._in_float64():
+            logits: Tensor = self._model(torch.tensor([tokens]), use_cache=False).logits
+        return logits[0]
+
+    def greedy(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:
+        """The next `num_tokens` likeliest tokens of prompts of equal length, end tokens or not."""
+        prompt = torch.tensor(prompts)
+        with self._in_float64():
+            whole = self._model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=False,
+                max_new_tokens=num_tokens,
+                eos_token_id=-1,
+                pad_token_id=0,
+            )
+        return [[int(token) for token in row] for row in whole[:, prompt.shape[1] :]]
+
+    def save(self, directory: Path, *, max_shard_size: str = "1GB") -> None:
+        """Write config.json and the tensors as transformers does."""
+        self._model.save_pretrained(directory, max_shard_size=max_shard_size)
+
+    @contextmanager
+    def _in_float64(self) -> Generator[None]:
+        """Also where the model's code asks for float32."""
+        self._model.double()
+        with (
+            torch.no_grad(),
+            patch.object(torch, "float32", torch.float64),
+            patch.object(torch.Tensor, "float", torch.Tensor.double),
+        ):
+            yield
+        self._model.float()
+
+
+def _drawn(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Weights of ordinary size; what transformers starts at zero or one is drawn too, so that errors show."""
+    normal = torch.randn(shape, generator=generator)
+    if name.endswith("A_log"):
+        return (0.05 + 16 * torch.rand(shape, generator=generator)).log()
+    if name.endswith("linear_attn.norm.weight"):
+        return 1 + 0.3 * normal
+    if name.endswith("norm.weight"):
+        return 0.3 * normal
+    if name.endswith("conv1d.weight"):
+        return 0.5 * normal
+    if name.endswith(("dt_bias", "embed_tokens.weight")):
+        return normal
+    return normal / math.sqrt(shape[-1])
