@@ -24,9 +24,8 @@ class Fence:
     def __init__(self, spellings: Iterable[str]) -> None:
         # the longest first, as tokenizers choose where two spellings start alike
         longest_first = sorted(spellings, key=len, reverse=True)
-        initials = sorted({spelling[0] for spelling in longest_first})
+        self._initials = {spelling[0] for spelling in longest_first}
         self._spelling = re.compile("|".join(map(re.escape, longest_first)))
-        self._initial = re.compile("|".join(map(re.escape, initials)))
 
     def around(self, text: str, mark: str) -> str:
         """`text` with marks. White space at its ends stays outside, so that a template can trim it."""
@@ -35,8 +34,9 @@ class Fence:
             return text
         start = text.index(body[0])
         end = start + len(body)
-        inside = self._initial.sub(lambda found: found[0] + mark, body)
-        return f"{text[:start]}{mark}{inside}{mark}{text[end:]}"
+        for initial in self._initials:
+            body = body.replace(initial, initial + mark)
+        return f"{text[:start]}{mark}{body}{mark}{text[end:]}"
 
     def pieces(self, rendered: str, mark: str) -> Iterator[tuple[str, bool]]:
         """The text without marks, in order: (a control token's spelling, True) or (plain text, False)."""
