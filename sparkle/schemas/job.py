@@ -119,7 +119,7 @@ class Job(Message):
     """A chat to answer. Exactly one of `messages`, `prompt` and `prompt_tokens` is given."""
 
     prompt: Annotated[Text, StringConstraints(min_length=1)] | None = None
-    """A text to go on from, without the chat form."""
+    """A text to go on from, without the chat form. Plain text: control tokens go into `prompt_tokens`."""
 
     prompt_tokens: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_CONTEXT_TOKENS)] | None = None
     """Token ids to go on from."""
