@@ -1,0 +1,60 @@
+"""Asks one question and shows the answer as it comes. Knows no terminal and no flags."""
+
+from __future__ import annotations
+
+import time
+
+from pydantic import ValidationError
+
+from sparkle.errors import InvalidMessage
+from sparkle.producers.answer_view import AnswerView
+from sparkle.producers.client import Client
+from sparkle.producers.running import abandon
+from sparkle.producers.settings import ClientSettings
+from sparkle.schemas.codec import describe
+from sparkle.schemas.job import Job
+
+
+def chat_job(
+    question: str,
+    *,
+    system: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    thinking: str | None = None,
+    deadline_s: float | None = None,
+) -> Job:
+    """A job of one question; what is None has the job's own default. Raises InvalidMessage naming the field."""
+    if not question.strip():
+        raise InvalidMessage("the question is empty; write it after `sparkle ask`, or give it on stdin with -")
+    turns = [{"role": "system", "content": system}] if system else []
+    deadline_ms = None if deadline_s is None else int((time.time() + deadline_s) * 1000)
+    sampling = {"temperature": temperature, "seed": seed}
+    fields: dict[str, object] = {
+        "messages": [*turns, {"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "sampling": {name: value for name, value in sampling.items() if value is not None},
+        "thinking": thinking,
+        "deadline_ms": deadline_ms,
+    }
+    try:
+        return Job.model_validate({name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidMessage(describe(error)) from None
+
+
+async def ask(settings: ClientSettings, job: Job, view: AnswerView) -> int:
+    """Submit the job and show its answer; 0. Whatever stops it early cancels the job.
+
+    Raises what `Client.submit` and `Handle.result` raise.
+    """
+    async with await Client.open(settings) as client:
+        handle = await client.submit(job)
+        try:
+            async for chunk in handle:
+                view.chunk(chunk)
+            view.end(await handle.result())
+        finally:
+            await abandon(handle)
+    return 0

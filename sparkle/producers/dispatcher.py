@@ -1,0 +1,266 @@
+"""Carries out the outbox's steps and brings answers to their handles. Knows neither tenants' rights nor lengths."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import partial
+
+from sparkle.errors import (
+    ContractError,
+    FailureCode,
+    InvalidMessage,
+    JobFailed,
+    NotConnected,
+    QueueError,
+    QueueFull,
+    SparkleError,
+    TopologyMissing,
+)
+from sparkle.producers.answer_order import Gap
+from sparkle.producers.handle import Handle
+from sparkle.producers.outbox import Look, Outbox, OutboxTiming, Publish, Step
+from sparkle.queue.answers import AnswerFeed
+from sparkle.queue.connection import Connection
+from sparkle.queue.outgoing import JobPublisher, Publication, PublishSettings
+from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.job import Job
+from sparkle.schemas.priority import PriorityClass
+
+log = logging.getLogger(__name__)
+
+ONE_TRY_S = 0.001
+"""The publisher tries once: it is the outbox that tries again."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A job without an end."""
+
+    job: Job
+    tenant: str
+    priority: PriorityClass
+    handle: Handle
+    accepted: asyncio.Future[None]
+    """Done once the queue holds the job or the handle has its end; else the error that refused it."""
+
+    def accept(self) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+
+class Dispatcher:
+    """The open jobs of one connection."""
+
+    def __init__(self, connection: Connection, timing: OutboxTiming, *, publish_timeout_s: float) -> None:
+        """Starts nothing; `start` does."""
+        self._connection = connection
+        one_try = PublishSettings(answer_timeout_s=publish_timeout_s, give_up_s=ONE_TRY_S)
+        self._publisher = JobPublisher(connection, one_try)
+        self._canceller = JobPublisher(connection)
+        self._feed = AnswerFeed(connection)
+        self._outbox = Outbox(timing, random.random)
+        self._open: dict[str, _Open] = {}
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to take the outbox's steps."""
+        self._connection.on_reconnect(self._reconnected)
+        self._spawn(self._run())
+        self._spawn(self._watch_connection())
+
+    async def close(self) -> None:
+        """End every open handle with NotConnected and stop."""
+        self._end_all(
+            NotConnected("the client was closed before the end came; the job goes on, submit its id again")
+        )
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def dispatch(self, job: Job, tenant: str, priority: PriorityClass) -> Handle:
+        """The job's handle, once the queue holds the job. An id that is open already gives the same handle.
+
+        Raises QueueFull, MessageTooLarge, TopologyMissing, NotConnected once the connection has ended, and
+        InvalidMessage for an id that is open with other fields.
+        """
+        entry = self._open.get(job.id)
+        if entry is not None:
+            if entry.job != job:
+                raise InvalidMessage(f"id: {job.id} is open with other fields; give each job its own id")
+            await asyncio.shield(entry.accepted)
+            return entry.handle
+        entry = await self._admit(job, tenant, priority)
+        try:
+            await asyncio.shield(entry.accepted)
+        except asyncio.CancelledError:
+            # the caller gave up: nobody has the handle, so nobody could cancel the job later
+            self._fail(job.id, _cancelled())
+            self._spawn(self._tell_cancelled(tenant, job.id))
+            raise
+        return entry.handle
+
+    async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
+        handle = Handle(
+            job.id,
+            ask_resend=lambda gap: self._spawn(self._ask_resend(job.id, gap)),
+            cancel=partial(self._cancel, tenant, job.id),
+        )
+        accepted = asyncio.get_running_loop().create_future()
+        entry = self._open[job.id] = _Open(job, tenant, priority, handle, accepted)
+        try:
+            # before the publish, so that no chunk is missed
+            await self._feed.open(tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id))
+        except BaseException:
+            del self._open[job.id]
+            raise
+        now_s = asyncio.get_running_loop().time()
+        deadline_s = None if job.deadline_ms is None else now_s + job.deadline_ms / 1000 - time.time()
+        self._outbox.add(job.id, now_s=now_s, deadline_s=deadline_s)
+        self._wake.set()
+        return entry
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            for step in self._outbox.due(loop.time()):
+                self._take(step)
+            try:
+                async with asyncio.timeout_at(self._outbox.next_due_s()):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _take(self, step: Step) -> None:
+        entry = self._open[step.job]
+        if isinstance(step, Publish):
+            self._spawn(self._publish(entry, step.publication))
+        elif isinstance(step, Look):
+            self._spawn(self._look(entry))
+        else:
+            passed = "the deadline passed before the end came; give the job more time"
+            self._fail(step.job, JobFailed(FailureCode.DEADLINE_EXCEEDED, passed, retryable=False))
+
+    async def _publish(self, entry: _Open, publication: int) -> None:
+        job, loop = entry.job.id, asyncio.get_running_loop()
+        try:
+            outcome = await self._publisher.publish(entry.job, entry.priority, publication=publication)
+        except SparkleError as error:
+            if isinstance(error, ContractError) or await self._is_refusal(entry, error):
+                self._refuse(entry, error)
+            else:
+                log.debug("publish_again", extra={"job": job, "error": type(error).__name__})
+                self._outbox.again(job, loop.time())
+        else:
+            if outcome is Publication.STORED:
+                self._outbox.stored(job, loop.time())
+            else:
+                self._outbox.already_queued(job, loop.time())
+            entry.accept()
+        self._wake.set()
+
+    async def _is_refusal(self, entry: _Open, error: SparkleError) -> bool:
+        """Whether to give the error to the caller: the job is new and another try would not help soon."""
+        if entry.accepted.done():
+            return False
+        if isinstance(error, TopologyMissing):
+            return not await self._results_are_there(entry)
+        return isinstance(error, QueueFull) or self._connection.closed.is_set()
+
+    async def _results_are_there(self, entry: _Open) -> bool:
+        """Whether the other stream answers: then the jobs' stream only has no leader for the moment."""
+        try:
+            await self._feed.stored_end(entry.tenant, entry.job.id)
+        except TopologyMissing:
+            return False
+        except SparkleError:
+            return True
+        return True
+
+    async def _look(self, entry: _Open) -> None:
+        job, loop = entry.job.id, asyncio.get_running_loop()
+        try:
+            end = await self._feed.stored_end(entry.tenant, job)
+        except QueueError as error:
+            log.debug("look_again", extra={"job": job, "error": type(error).__name__})
+            self._outbox.again(job, loop.time())
+        except ContractError as error:
+            self._fail(job, error)
+        else:
+            if end is None:
+                self._outbox.missing(job, loop.time())
+            else:
+                self._end(job, end)
+        self._wake.set()
+
+    def _on_chunk(self, entry: _Open, chunk: Chunk) -> None:
+        self._outbox.sign_of_life(chunk.job, asyncio.get_running_loop().time())
+        entry.accept()
+        entry.handle.on_chunk(chunk)
+
+    def _end(self, job: str, end: Result | Failure) -> None:
+        if entry := self._forget(job):
+            entry.accept()
+            entry.handle.on_end(end)
+
+    def _fail(self, job: str, error: SparkleError) -> None:
+        if entry := self._forget(job):
+            entry.accept()
+            entry.handle.fail(error)
+
+    def _refuse(self, entry: _Open, error: SparkleError) -> None:
+        if not entry.accepted.done():
+            entry.accepted.set_exception(error)
+        self._fail(entry.job.id, error)
+
+    def _forget(self, job: str) -> _Open | None:
+        """Take the job out; its subscription ends before whoever waits for the end goes on."""
+        self._outbox.remove(job)
+        entry = self._open.pop(job, None)
+        if entry is not None:
+            self._spawn(self._feed.close(entry.tenant, job))
+        return entry
+
+    def _end_all(self, error: SparkleError) -> None:
+        for entry in list(self._open.values()):
+            self._refuse(entry, error)
+
+    async def _watch_connection(self) -> None:
+        await self._connection.closed.wait()
+        self._end_all(NotConnected("the connection ended for good before the job's end came; connect anew"))
+
+    def _reconnected(self) -> None:
+        self._outbox.reconnected(asyncio.get_running_loop().time())
+        self._wake.set()
+
+    async def _cancel(self, tenant: str, job: str) -> None:
+        await self._canceller.cancel(tenant, job)
+        self._fail(job, _cancelled())
+
+    async def _tell_cancelled(self, tenant: str, job: str) -> None:
+        try:
+            await self._canceller.cancel(tenant, job)
+        except QueueError as error:
+            log.warning("cancel_failed", extra={"job": job, "error": type(error).__name__})
+
+    async def _ask_resend(self, job: str, gap: Gap) -> None:
+        try:
+            await self._feed.ask_resend(gap.worker, job, gap.attempt, gap.from_seq)
+        except QueueError as error:
+            log.debug("resend_not_asked", extra={"job": job, "error": type(error).__name__})
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _cancelled() -> JobFailed:
+    return JobFailed(FailureCode.CANCELLED, "cancelled by its producer", retryable=False)

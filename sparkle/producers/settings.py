@@ -1,0 +1,78 @@
+"""Settings of a client: where the queue is and who asks. Knows no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from sparkle.config import load
+from sparkle.errors import ConfigError
+from sparkle.producers.outbox import OutboxTiming
+from sparkle.schemas.message import Name
+from sparkle.schemas.priority import ServiceRates
+
+_NAME = TypeAdapter[str](Name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Who asks, where, and how patiently. Read from `[client]` of a file and from SPARKLE_CLIENT_<NAME>."""
+
+    nats: str = "nats://127.0.0.1:4222"
+    """Servers, comma-separated."""
+
+    region: str = "local"
+    """Where jobs may be served."""
+
+    tenant: str = "default"
+    """Whose jobs they are."""
+
+    publish_timeout_s: float = 3.0
+    """How long one try to publish waits for the queue's answer."""
+
+    rates: ServiceRates = field(default_factory=ServiceRates)
+    """How fast a worker is: makes a job's priority class of its length."""
+
+    timing: OutboxTiming = field(default_factory=OutboxTiming)
+    """When jobs are looked up and published again."""
+
+    def __post_init__(self) -> None:
+        for name in ("region", "tenant"):
+            check_name(name, getattr(self, name))
+        if not self.publish_timeout_s > 0:
+            raise ConfigError(f"publish_timeout_s is {self.publish_timeout_s} but must be above 0")
+
+
+def check_name(kind: str, value: str) -> None:
+    """Raises ConfigError when `value` is no name that a subject can hold."""
+    try:
+        _NAME.validate_python(value)
+    except ValidationError:
+        raise ConfigError(
+            f"{kind} is {value!r} but must be 1 to 63 lower-case letters, digits and dashes"
+        ) from None
+
+
+def read_settings(
+    file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    nats: str | None = None,
+    region: str | None = None,
+    tenant: str | None = None,
+) -> ClientSettings:
+    """`[client]`, `[rates]` and `[outbox]` of the file, then SPARKLE_CLIENT_… and so on, then what is not None.
+
+    Raises ConfigError.
+    """
+    flags = {
+        "nats": nats,
+        "region": region,
+        "tenant": tenant,
+        "rates": load(ServiceRates, "rates", file=file, environ=environ, flags={}),
+        "timing": load(OutboxTiming, "outbox", file=file, environ=environ, flags={}),
+    }
+    return load(ClientSettings, "client", file=file, environ=environ, flags=flags)
