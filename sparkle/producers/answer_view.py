@@ -11,7 +11,7 @@ from rich.text import Text
 from sparkle.schemas.answer import Channel, Chunk, Result, Usage
 
 # what a terminal would obey instead of show: the C0 codes save tab and newline, DEL, and the C1 codes
-_CONTROL = {code: None for code in (*range(9), *range(11, 32), *range(127, 160))}
+_CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
 def printable(text: str) -> str:
@@ -32,7 +32,7 @@ class AnswerView(Protocol):
 
 
 class TextView:
-    """The answer's text on `out`, a line of figures on `err`; what the model thinks is dim, on terminals only."""
+    """The answer's text on `out`, a line of figures on `err`; thoughts are dim, and on terminals only."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out = out

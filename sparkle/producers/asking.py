@@ -25,9 +25,11 @@ def chat_job(
     thinking: str | None = None,
     deadline_s: float | None = None,
 ) -> Job:
-    """A job of one question; what is None has the job's own default. Raises InvalidMessage naming the field."""
+    """A job of one question; None is the job's own default. Raises InvalidMessage naming the field."""
     if not question.strip():
-        raise InvalidMessage("the question is empty; write it after `sparkle ask`, or give it on stdin with -")
+        raise InvalidMessage(
+            "the question is empty; write it after `sparkle ask`, or give it on stdin with -"
+        )
     turns = [{"role": "system", "content": system}] if system else []
     deadline_ms = None if deadline_s is None else int((time.time() + deadline_s) * 1000)
     sampling = {"temperature": temperature, "seed": seed}

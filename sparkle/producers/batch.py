@@ -49,7 +49,9 @@ def read_lines(path: Path) -> Iterator[BatchLine | BadLine]:
             if line.custom_id is not None:
                 first = first_lines.setdefault(line.custom_id, number)
                 if first != number:
-                    line = BadLine(number, line.custom_id, DUPLICATE, f"custom_id: the same as on line {first}")
+                    line = BadLine(
+                        number, line.custom_id, DUPLICATE, f"custom_id: the same as on line {first}"
+                    )
             yield line
 
 

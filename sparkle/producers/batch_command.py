@@ -16,7 +16,7 @@ from sparkle.producers.settings import ClientSettings
 
 
 async def run_batch(settings: ClientSettings, input_file: Path, output_file: Path, concurrency: int) -> int:
-    """0 when every line of this run was answered, else 1. Raises ConfigError and what `BatchRun.run` raises."""
+    """0 when every line of this run was answered, else 1. Raises ConfigError, and as `BatchRun.run`."""
     console = Console(stderr=True, highlight=False)
     total = count_lines(input_file)
     with BatchOutput(output_file) as output, _progress(console) as progress:
@@ -66,8 +66,8 @@ class _Shown:
 
     def summary(self, tally: Tally) -> str:
         return (
-            f"{tally.answered} answered, {tally.failed} failed, {tally.skipped} done before, of {self._total} "
-            f"lines · {self._rates(tally)}"
+            f"{tally.answered} answered, {tally.failed} failed, {tally.skipped} done before, "
+            f"of {self._total} lines · {self._rates(tally)}"
         )
 
     def _rates(self, tally: Tally) -> str:

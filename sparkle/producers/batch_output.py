@@ -1,4 +1,4 @@
-"""The output file of a batch: what is in it already, a mended last line, new lines at its end. Knows no queue."""
+"""The output file of a batch: what it has already, a mended last line, new lines. Knows no queue."""
 
 from __future__ import annotations
 

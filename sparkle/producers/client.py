@@ -28,9 +28,7 @@ class Client:
         self.settings = settings
         self._connection = connection
         self._count_tokens = count_tokens or estimate_prompt_tokens
-        self._dispatcher = Dispatcher(
-            connection, settings.timing, publish_timeout_s=settings.publish_timeout_s
-        )
+        self._dispatcher = Dispatcher(connection, settings)
         self._dispatcher.start()
         self._closed = False
 

@@ -1,4 +1,4 @@
-"""Carries out the outbox's steps and brings answers to their handles. Knows neither tenants' rights nor lengths."""
+"""Carries out the outbox's steps and brings answers to their handles. Knows no job's content."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sparkle.errors import (
     JobFailed,
     NotConnected,
     QueueError,
-    QueueFull,
     SparkleError,
-    TopologyMissing,
 )
 from sparkle.producers.answer_order import Gap
 from sparkle.producers.handle import Handle
-from sparkle.producers.outbox import Look, Outbox, OutboxTiming, Publish, Step
+from sparkle.producers.loss_watch import LossWatch
+from sparkle.producers.outbox import Look, Outbox, Publish, Step
+from sparkle.producers.refusals import Refusals
+from sparkle.producers.settings import ClientSettings
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
 from sparkle.queue.outgoing import JobPublisher, Publication, PublishSettings
@@ -48,6 +49,9 @@ class _Open:
     accepted: asyncio.Future[None]
     """Done once the queue holds the job or the handle has its end; else the error that refused it."""
 
+    step: asyncio.Task[None] | None = None
+    """The outbox's step that is being taken."""
+
     def accept(self) -> None:
         if not self.accepted.done():
             self.accepted.set_result(None)
@@ -56,14 +60,16 @@ class _Open:
 class Dispatcher:
     """The open jobs of one connection."""
 
-    def __init__(self, connection: Connection, timing: OutboxTiming, *, publish_timeout_s: float) -> None:
+    def __init__(self, connection: Connection, settings: ClientSettings) -> None:
         """Starts nothing; `start` does."""
         self._connection = connection
-        one_try = PublishSettings(answer_timeout_s=publish_timeout_s, give_up_s=ONE_TRY_S)
+        one_try = PublishSettings(answer_timeout_s=settings.publish_timeout_s, give_up_s=ONE_TRY_S)
         self._publisher = JobPublisher(connection, one_try)
         self._canceller = JobPublisher(connection)
         self._feed = AnswerFeed(connection)
-        self._outbox = Outbox(timing, random.random)
+        self._outbox = Outbox(settings.timing, random.random)
+        self._losses = LossWatch(connection, settings.region)
+        self._refusals = Refusals(connection, self._feed, leader_wait_s=settings.leader_wait_s)
         self._open: dict[str, _Open] = {}
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,20 +115,20 @@ class Dispatcher:
     async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
         handle = Handle(
             job.id,
-            ask_resend=lambda gap: self._spawn(self._ask_resend(job.id, gap)),
+            ask_resend=partial(self._resend_wanted, job.id),
             cancel=partial(self._cancel, tenant, job.id),
         )
-        accepted = asyncio.get_running_loop().create_future()
-        entry = self._open[job.id] = _Open(job, tenant, priority, handle, accepted)
+        loop = asyncio.get_running_loop()
+        entry = _Open(job, tenant, priority, handle, accepted=loop.create_future())
+        self._open[job.id] = entry
         try:
             # before the publish, so that no chunk is missed
             await self._feed.open(tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id))
         except BaseException:
             del self._open[job.id]
             raise
-        now_s = asyncio.get_running_loop().time()
-        deadline_s = None if job.deadline_ms is None else now_s + job.deadline_ms / 1000 - time.time()
-        self._outbox.add(job.id, now_s=now_s, deadline_s=deadline_s)
+        deadline_s = None if job.deadline_ms is None else loop.time() + job.deadline_ms / 1000 - time.time()
+        self._outbox.add(job.id, now_s=loop.time(), deadline_s=deadline_s)
         self._wake.set()
         return entry
 
@@ -141,19 +147,22 @@ class Dispatcher:
     def _take(self, step: Step) -> None:
         entry = self._open[step.job]
         if isinstance(step, Publish):
-            self._spawn(self._publish(entry, step.publication))
+            entry.step = self._spawn(self._publish(entry, step.publication))
         elif isinstance(step, Look):
-            self._spawn(self._look(entry))
+            entry.step = self._spawn(self._look(entry))
         else:
             passed = "the deadline passed before the end came; give the job more time"
             self._fail(step.job, JobFailed(FailureCode.DEADLINE_EXCEEDED, passed, retryable=False))
 
     async def _publish(self, entry: _Open, publication: int) -> None:
         job, loop = entry.job.id, asyncio.get_running_loop()
+        if self._losses.runs(job):
+            self._outbox.already_queued(job, loop.time())
+            return
         try:
             outcome = await self._publisher.publish(entry.job, entry.priority, publication=publication)
         except SparkleError as error:
-            if isinstance(error, ContractError) or await self._is_refusal(entry, error):
+            if not entry.accepted.done() and await self._refusals.is_final(entry.tenant, job, error):
                 self._refuse(entry, error)
             else:
                 log.debug("publish_again", extra={"job": job, "error": type(error).__name__})
@@ -165,24 +174,6 @@ class Dispatcher:
                 self._outbox.already_queued(job, loop.time())
             entry.accept()
         self._wake.set()
-
-    async def _is_refusal(self, entry: _Open, error: SparkleError) -> bool:
-        """Whether to give the error to the caller: the job is new and another try would not help soon."""
-        if entry.accepted.done():
-            return False
-        if isinstance(error, TopologyMissing):
-            return not await self._results_are_there(entry)
-        return isinstance(error, QueueFull) or self._connection.closed.is_set()
-
-    async def _results_are_there(self, entry: _Open) -> bool:
-        """Whether the other stream answers: then the jobs' stream only has no leader for the moment."""
-        try:
-            await self._feed.stored_end(entry.tenant, entry.job.id)
-        except TopologyMissing:
-            return False
-        except SparkleError:
-            return True
-        return True
 
     async def _look(self, entry: _Open) -> None:
         job, loop = entry.job.id, asyncio.get_running_loop()
@@ -225,7 +216,12 @@ class Dispatcher:
         self._outbox.remove(job)
         entry = self._open.pop(job, None)
         if entry is not None:
+            # a publish that waits for the server would bring the job back
+            if entry.step is not None and entry.step is not asyncio.current_task():
+                entry.step.cancel()
             self._spawn(self._feed.close(entry.tenant, job))
+            self._spawn(self._losses.forget(job))
+            self._refusals.forget(job)
         return entry
 
     def _end_all(self, error: SparkleError) -> None:
@@ -237,8 +233,17 @@ class Dispatcher:
         self._end_all(NotConnected("the connection ended for good before the job's end came; connect anew"))
 
     def _reconnected(self) -> None:
+        self._refusals.reconnected()
         self._outbox.reconnected(asyncio.get_running_loop().time())
+        self._spawn(self._watch_losses())
         self._wake.set()
+
+    async def _watch_losses(self) -> None:
+        try:
+            await self._losses.begin(self._open)
+        except NotConnected:
+            # closed for good: every handle is told so
+            return
 
     async def _cancel(self, tenant: str, job: str) -> None:
         await self._canceller.cancel(tenant, job)
@@ -250,16 +255,20 @@ class Dispatcher:
         except QueueError as error:
             log.warning("cancel_failed", extra={"job": job, "error": type(error).__name__})
 
+    def _resend_wanted(self, job: str, gap: Gap) -> None:
+        self._spawn(self._ask_resend(job, gap))
+
     async def _ask_resend(self, job: str, gap: Gap) -> None:
         try:
             await self._feed.ask_resend(gap.worker, job, gap.attempt, gap.from_seq)
         except QueueError as error:
             log.debug("resend_not_asked", extra={"job": job, "error": type(error).__name__})
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _cancelled() -> JobFailed:

@@ -39,6 +39,10 @@ class OutboxTiming:
     reconnect_spread_s: float = 0.5
     """After a reconnect, the jobs are looked up spread over this time."""
 
+    lost_grace_s: float = 5.0
+    """After a reconnect, a job that is not found is published again only after this: its worker, who lost the
+    connection as well, has time to show that it still runs."""
+
     jitter_share: float = 0.25
     """The most that is added to a wait, as a share of it."""
 
@@ -47,7 +51,7 @@ class OutboxTiming:
             if not 0 < getattr(self, low) <= getattr(self, high):
                 limits = f"above 0 and at most {high}, {getattr(self, high)}"
                 raise ConfigError(f"{low} is {getattr(self, low)} but must be {limits}")
-        for name in ("reconnect_spread_s", "jitter_share"):
+        for name in ("reconnect_spread_s", "lost_grace_s", "jitter_share"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)} but must be at least 0")
 
@@ -93,6 +97,7 @@ class _Entry:
     failures: int = 0  # steps in a row that failed
     silences: int = 0  # lookups since the last sign of life
     doubted: bool = False  # the connection was lost while a publish was under way
+    hold_until_s: float = 0.0  # a lost job is not published again before
 
 
 class Outbox:
@@ -160,7 +165,7 @@ class Outbox:
     def missing(self, job: str, now_s: float) -> None:
         """No stored end was found: publish again under the next number."""
         if entry := self._in(job, _Phase.LOOKING):
-            entry.phase, entry.due_s = _Phase.TO_PUBLISH, now_s
+            entry.phase, entry.due_s = _Phase.TO_PUBLISH, max(now_s, entry.hold_until_s)
             entry.publication += 1
             entry.failures = 0
             entry.silences += 1
@@ -191,6 +196,7 @@ class Outbox:
         """The connection was lost and is back: the server may have lost everything, answers included."""
         for entry in self._entries.values():
             entry.doubted = entry.phase is _Phase.PUBLISHING
+            entry.hold_until_s = now_s + self._timing.lost_grace_s
             if entry.phase in (_Phase.WAITING, _Phase.TO_PUBLISH):
                 entry.due_s = min(entry.due_s, now_s + self._timing.reconnect_spread_s * self._draw())
 

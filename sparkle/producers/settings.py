@@ -33,6 +33,9 @@ class ClientSettings:
     publish_timeout_s: float = 3.0
     """How long one try to publish waits for the queue's answer."""
 
+    leader_wait_s: float = 8.0
+    """How long a stream may be without a leader before it counts as missing; a cluster takes up to 6 s."""
+
     rates: ServiceRates = field(default_factory=ServiceRates)
     """How fast a worker is: makes a job's priority class of its length."""
 
@@ -42,8 +45,9 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
             check_name(name, getattr(self, name))
-        if not self.publish_timeout_s > 0:
-            raise ConfigError(f"publish_timeout_s is {self.publish_timeout_s} but must be above 0")
+        for name in ("publish_timeout_s", "leader_wait_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
 
 
 def check_name(kind: str, value: str) -> None:
@@ -64,7 +68,7 @@ def read_settings(
     region: str | None = None,
     tenant: str | None = None,
 ) -> ClientSettings:
-    """`[client]`, `[rates]` and `[outbox]` of the file, then SPARKLE_CLIENT_… and so on, then what is not None.
+    """`[client]`, `[rates]`, `[outbox]` of the file, then SPARKLE_CLIENT_… and so on, then what is not None.
 
     Raises ConfigError.
     """

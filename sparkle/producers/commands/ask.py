@@ -60,9 +60,7 @@ def ask(
     from sparkle.producers.running import run
     from sparkle.producers.settings import read_settings
 
-    settings = read_settings(
-        config_of(context), environment(), nats=nats, region=region, tenant=tenant
-    )
+    settings = read_settings(config_of(context), environment(), nats=nats, region=region, tenant=tenant)
     job = chat_job(
         _stdin() if question == "-" else question,
         system=system,

@@ -14,7 +14,9 @@ def batch(
     context: typer.Context,
     input_file: Annotated[
         Path,
-        typer.Argument(metavar="IN.jsonl", exists=True, dir_okay=False, readable=True, help="One job a line."),
+        typer.Argument(
+            metavar="IN.jsonl", exists=True, dir_okay=False, readable=True, help="One job a line."
+        ),
     ],
     output_file: Annotated[
         Path,
@@ -50,7 +52,5 @@ def batch(
 
     if output_file.exists() and output_file.samefile(input_file):
         raise ConfigError(f"{output_file} is the input as well; name another file with -o")
-    settings = read_settings(
-        config_of(context), environment(), nats=nats, region=region, tenant=tenant
-    )
+    settings = read_settings(config_of(context), environment(), nats=nats, region=region, tenant=tenant)
     raise typer.Exit(run(run_batch(settings, input_file, output_file, concurrency)))

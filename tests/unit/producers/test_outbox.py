@@ -119,6 +119,25 @@ def test_after_a_reconnect_waiting_jobs_are_looked_up_soon() -> None:
     assert outbox.due(3.25) == [Look("a")]
 
 
+def test_a_lost_job_is_published_again_only_when_its_worker_had_time_to_show_itself() -> None:
+    outbox = waiting_outbox()
+    outbox.reconnected(3.0)
+    assert outbox.due(3.0) == [Look("a")]
+    outbox.missing("a", 3.1)
+    assert outbox.due(7.9) == []
+    assert outbox.due(8.0) == [Publish("a", 2)]
+
+
+def test_a_worker_that_shows_itself_in_time_keeps_a_lost_job() -> None:
+    outbox = waiting_outbox()
+    outbox.reconnected(3.0)
+    outbox.due(3.0)
+    outbox.missing("a", 3.1)
+    outbox.sign_of_life("a", 7.0)
+    assert outbox.due(21.9) == []
+    assert outbox.due(22.0) == [Look("a")]
+
+
 def test_a_publish_under_way_during_a_reconnect_is_looked_up_when_it_is_stored() -> None:
     outbox = outbox_with()
     outbox.due(0.0)
@@ -154,6 +173,8 @@ def test_reports_on_unknown_jobs_change_nothing() -> None:
 def test_settings_are_checked_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"silence_s is 90\.0 .* silence_max_s, 60\.0"):
         OutboxTiming(silence_s=90.0)
+    with pytest.raises(ConfigError, match=r"lost_grace_s is -1 but"):
+        OutboxTiming(lost_grace_s=-1)
     with pytest.raises(ConfigError, match=r"jitter_share is -0\.1"):
         OutboxTiming(jitter_share=-0.1)
 

@@ -1,0 +1,44 @@
+"""`sparkle up`: its flags and its help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def up(
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Where nats-server listens on 127.0.0.1; 0 takes a free port."),
+    ] = 4222,
+    region: Annotated[str, typer.Option(metavar="NAME", help="The region to serve.")] = "local",
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The checkpoint's directory. Default: the bundled sparkle-tiny."),
+    ] = None,
+) -> None:
+    """Run a whole service on this machine: a nats-server, its streams, one worker.
+
+    The server listens on 127.0.0.1 only and keeps everything in memory: what waits in it is gone when it
+    ends. Ctrl-C ends both.
+
+    Examples:
+
+        sparkle up
+
+        sparkle up --port 0 --region eu --model /models/sparkle-27b
+
+    Exit codes: 1 the worker ended, 2 something is not installed, 3 the server does not start, 130 after
+    Ctrl-C.
+    """
+    # loaded only when it is used: `sparkle --help` needs no client
+    from rich.console import Console
+
+    from sparkle.producers.local_service import LocalServiceSettings
+    from sparkle.producers.running import run
+    from sparkle.producers.serving import run_service
+
+    settings = LocalServiceSettings(port=port, region=region, model=model, show_worker_log=True)
+    raise typer.Exit(run(run_service(settings, Console(highlight=False))))

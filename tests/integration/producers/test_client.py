@@ -1,0 +1,280 @@
+"""Client and handle on a real server: streams, cancels, losses, doubles, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import sparkle
+from sparkle.errors import (
+    FailureCode,
+    InvalidMessage,
+    JobFailed,
+    MessageTooLarge,
+    NotConnected,
+    QueueFull,
+    TopologyMissing,
+)
+from sparkle.producers.client import Client
+from sparkle.producers.handle import Handle
+from sparkle.producers.settings import ClientSettings
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection
+from sparkle.queue.local import LocalServer
+from sparkle.queue.status import read_classes
+from sparkle.queue.topology import TopologySettings
+from sparkle.schemas import subjects
+from sparkle.schemas.job import Job
+from tests.integration.producers.conftest import (
+    OpenClient,
+    Run,
+    StartWorker,
+    answer,
+    until,
+    whole_answer,
+)
+
+
+def job(max_tokens: int = 5) -> Job:
+    return Job(prompt="hello", max_tokens=max_tokens)
+
+
+async def tombstone(connection: Connection, job_id: str) -> bool:
+    subject = subjects.cancel("acme", job_id)
+    return await connection.last_stored(subjects.CONTROL_STREAM, subject) is not None
+
+
+async def text_of(handle: Handle) -> str:
+    return "".join([chunk.text async for chunk in handle])
+
+
+async def test_an_answer_streams_and_is_stored(
+    nats_server: LocalServer, connection: Connection, start_worker: StartWorker
+) -> None:
+    await start_worker(whole_answer)
+    async with sparkle.connect(nats_server.url, region="local", tenant="acme") as client:
+        handle = await client.submit(job(60))
+        chunks = [chunk async for chunk in handle]
+        assert "".join(chunk.text for chunk in chunks) == answer(60)
+        assert [token for chunk in chunks for token in chunk.tokens] == list(range(60))
+        result = await handle.result()
+        assert (result.job, result.text, result.usage.completion_tokens) == (handle.job_id, answer(60), 60)
+    # the other form of the same call
+    async with await sparkle.connect(nats_server.url, region="local") as client:
+        assert await (await client.submit(job(3))).text() == "abc"
+
+
+async def test_many_jobs_at_once_over_one_connection(client: Client, start_worker: StartWorker) -> None:
+    worker = await start_worker(whole_answer)
+    lengths = [1 + number % 40 for number in range(200)]
+    handles = await asyncio.gather(*(client.submit(job(length)) for length in lengths))
+    texts = await asyncio.gather(*map(text_of, handles))
+    assert texts == [answer(length) for length in lengths]
+    assert sorted(worker.runs) == sorted(handle.job_id for handle in handles)
+
+
+async def test_a_cancelled_job_ends_here_and_leaves_its_tombstone(
+    client: Client, connection: Connection, start_worker: StartWorker
+) -> None:
+    async def begin_only(run: Run) -> None:
+        await run.write(0, 1)
+        await asyncio.Event().wait()
+
+    await start_worker(begin_only)
+    handle = await client.submit(job())
+    assert (await anext(handle)).text == "a"
+    await handle.cancel()
+    with pytest.raises(JobFailed) as caught:
+        await anext(handle)
+    assert caught.value.code is FailureCode.CANCELLED
+    assert await tombstone(connection, handle.job_id)
+
+
+@pytest.mark.parametrize("code", list(FailureCode))
+async def test_a_failure_comes_with_its_code(
+    client: Client, start_worker: StartWorker, code: FailureCode
+) -> None:
+    async def fail(run: Run) -> None:
+        await run.write(0, 2)
+        await run.fail(code)
+
+    await start_worker(fail)
+    handle = await client.submit(job())
+    read: list[str] = []
+    with pytest.raises(JobFailed) as streamed:
+        read.extend([chunk.text async for chunk in handle])
+    with pytest.raises(JobFailed) as awaited:
+        await handle.result()
+    assert streamed.value.code is awaited.value.code is code
+
+
+async def test_a_lost_chunk_is_sent_again(
+    open_client: OpenClient, connection: Connection, start_worker: StartWorker
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def in_two_parts(run: Run) -> None:
+        await run.write(0, 3)
+        begun.set()
+        await may_end.wait()
+        await run.write(3, 4)
+        await asyncio.Event().wait()
+
+    await start_worker(in_two_parts)
+    first, second = await open_client(), await open_client()
+    asked = job()
+    await first.submit(asked)
+    await begun.wait()
+    # the second client comes when three chunks have gone by: the fourth shows it the gap
+    late = await second.submit(asked)
+    may_end.set()
+    text = ""
+    while len(text) < 4:
+        text += (await anext(late)).text
+    assert text == "abcd"
+
+
+async def test_a_lost_tail_is_filled_from_the_result(client: Client, start_worker: StartWorker) -> None:
+    async def lose_the_tail(run: Run) -> None:
+        await run.write(0, 2)
+        await run.finish()
+
+    await start_worker(lose_the_tail)
+    handle = await client.submit(job(7))
+    assert await text_of(handle) == answer(7)
+
+
+async def test_a_higher_attempt_goes_on_where_the_first_stopped(
+    client: Client, start_worker: StartWorker
+) -> None:
+    attempts: list[int] = []
+
+    async def hand_back_once(run: Run) -> None:
+        attempts.append(run.lease.attempt)
+        if run.lease.attempt == 1:
+            await run.write(0, 3)
+            await run.lease.nak()
+        else:
+            await whole_answer(run)
+
+    await start_worker(hand_back_once)
+    handle = await client.submit(job(6))
+    chunks = [chunk async for chunk in handle]
+    assert attempts == [1, 2]
+    # what nobody has read yet is merged, so their number is left to chance
+    assert [token for chunk in chunks if chunk.attempt == 1 for token in chunk.tokens] == [0, 1, 2]
+    assert [token for chunk in chunks if chunk.attempt == 2 for token in chunk.tokens] == [3, 4, 5]
+    assert "".join(chunk.text for chunk in chunks) == answer(6)
+
+
+async def test_one_id_twice_in_one_client_is_one_handle(client: Client, start_worker: StartWorker) -> None:
+    asked = job()
+    first, second = await asyncio.gather(client.submit(asked), client.submit(asked))
+    assert first is second
+    with pytest.raises(InvalidMessage, match=f"id: {asked.id} is open with other fields"):
+        await client.submit(asked.evolve(max_tokens=6))
+    worker = await start_worker(whole_answer)
+    assert await first.text() == "abcde"
+    assert worker.runs == [asked.id]
+
+
+async def test_one_id_from_two_clients_runs_once_and_both_have_the_answer(
+    open_client: OpenClient, connection: Connection, start_worker: StartWorker
+) -> None:
+    asked = job()
+    handles = [await (await open_client()).submit(asked) for _ in range(2)]
+    worker = await start_worker(whole_answer)
+    assert [await text_of(handle) for handle in handles] == ["abcde", "abcde"]
+    assert worker.runs == [asked.id]
+
+
+async def test_an_id_whose_answer_is_stored_gives_that_answer(
+    open_client: OpenClient, connection: Connection, start_worker: StartWorker
+) -> None:
+    worker = await start_worker(whole_answer)
+    asked = job()
+    assert await (await (await open_client()).submit(asked)).text() == "abcde"
+    again = await (await open_client()).submit(asked)
+    assert await text_of(again) == "abcde"
+    assert worker.runs == [asked.id]
+
+
+async def test_a_missing_topology_is_told_at_once(nats_server: LocalServer) -> None:
+    async with sparkle.connect(nats_server.url, region="local") as client:
+        with pytest.raises(TopologyMissing, match="run `sparkle topology apply`"):
+            await client.submit(job())
+
+
+async def test_another_region_than_those_declared_is_missing(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    # the other streams answer, so this could be a leader that is missing for a moment
+    settings = ClientSettings(nats=nats_server.url, region="mars", leader_wait_s=0.3)
+    async with await Client.open(settings) as client:
+        began_s = time.monotonic()
+        with pytest.raises(TopologyMissing, match=r"nobody listens to jobs\.mars\."):
+            await client.submit(job())
+        assert time.monotonic() - began_s > 0.3
+
+
+async def test_a_full_queue_is_told_at_once(nats_server: LocalServer, connection: Connection) -> None:
+    await topology.apply(connection, TopologySettings(regions="local", jobs_max_count=2))
+    async with sparkle.connect(nats_server.url, region="local") as client:
+        for _ in range(2):
+            await client.submit(job())
+        with pytest.raises(QueueFull, match="maximum messages exceeded"):
+            await client.submit(job())
+
+
+async def test_a_job_over_the_limit_is_told_at_once_and_the_client_goes_on(
+    client: Client, start_worker: StartWorker
+) -> None:
+    await start_worker(whole_answer)
+    with pytest.raises(MessageTooLarge, match="at most 8388608"):
+        await client.submit(Job(messages=[sparkle.Turn(role="user", content="x" * 7_999_999)] * 2))
+    # just under the limit of the contract, but over it with the headers
+    with pytest.raises(MessageTooLarge):
+        await client.submit(Job(messages=[sparkle.Turn(role="user", content="x" * 4_194_150)] * 2))
+    assert await (await client.submit(job())).text() == "abcde"
+
+
+async def test_a_job_of_another_tenant_or_region_is_refused(client: Client) -> None:
+    for field in ("tenant", "region"):
+        with pytest.raises(InvalidMessage, match=f"{field}: the job names another one"):
+            await client.submit(job().evolve(**{field: "other"}))
+
+
+async def test_a_passed_deadline_ends_the_handle_here(client: Client) -> None:
+    asked = job().evolve(deadline_ms=int(time.time() * 1000) + 200)
+    handle = await client.submit(asked)
+    with pytest.raises(JobFailed) as caught:
+        await handle.result()
+    assert caught.value.code is FailureCode.DEADLINE_EXCEEDED
+
+
+async def test_closing_the_client_ends_its_handles(client: Client) -> None:
+    handle = await client.submit(job())
+    reading = asyncio.create_task(text_of(handle))
+    await asyncio.sleep(0)
+    await client.close()
+    for waiting in (reading, handle.result(), client.submit(job())):
+        with pytest.raises(NotConnected):
+            await waiting
+    await client.close()
+
+
+async def test_a_submit_that_is_given_up_cancels_the_job(
+    client: Client, nats_server: LocalServer, second_connection: Connection
+) -> None:
+    await nats_server.kill()
+    asked = job()
+    submitting = asyncio.create_task(client.submit(asked))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(submitting, timeout=0.2)
+    await nats_server.start()
+    await topology.apply(second_connection, TopologySettings(regions="local"))
+    # the client tells the queue once it is back, and by then it would have published the job
+    await until(lambda: tombstone(second_connection, asked.id))
+    assert [row.waiting for row in await read_classes(second_connection, "local")] == [0] * 5
