@@ -24,13 +24,12 @@ def require_dtype(name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
         raise ValueError(f"{name} is {tensor.dtype} but must be {' or '.join(map(str, dtypes))}")
 
 
-def require_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """Raises ValueError unless both have one dtype and one device."""
-    if tensor.dtype != other.dtype or tensor.device != other.device:
-        raise ValueError(
-            f"{name} is {tensor.dtype} on {tensor.device} but must be "
-            f"{other.dtype} on {other.device} as {other_name} is"
-        )
+def require_one_device(**tensors: Tensor) -> None:
+    """Raises ValueError unless all tensors are on the first one's device."""
+    (first_name, first), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != first.device:
+            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}")
 
 
 def require_dense(name: str, tensor: Tensor) -> None:
@@ -39,10 +38,10 @@ def require_dense(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has strides {list(tensor.stride())} but must be contiguous")
 
 
-def require_spans(rows: int, span_starts: Tensor, **per_span: Tensor) -> None:
+def require_spans(span_starts: Tensor, **per_span: Tensor) -> None:
     """Raises ValueError unless `span_starts` is int64 [S+1] and each of `per_span` is int64 [S].
 
-    The values are not read, that would stop a GPU: span_starts rises from 0 to `rows`.
+    That span_starts rises from 0 to the number of rows is not checked.
     """
     require_shape("span_starts", span_starts, None)
     require_dtype("span_starts", span_starts, torch.int64)

@@ -20,10 +20,13 @@ from sparkle.kernels.checks import (
     FLOATS,
     require_dense,
     require_dtype,
-    require_like,
+    require_one_device,
     require_shape,
     require_spans,
 )
+
+BLOCK = reference.BLOCK
+"""Rows and columns of a quantised matrix that share one scale."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -34,6 +37,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     require_dtype("x", x, *FLOATS)
     require_dtype("weight", weight, *FLOATS)
     require_shape("weight", weight, x.shape[-1])
+    require_one_device(x=x, weight=weight)
     return reference.rms_norm(x, weight, eps=eps)
 
 
@@ -44,9 +48,10 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Te
     """
     require_dtype("x", x, *FLOATS)
     require_dtype("weight", weight, *FLOATS)
-    require_like("gate", gate, "x", x)
+    require_dtype("gate", gate, x.dtype)
     require_shape("gate", gate, *x.shape)
     require_shape("weight", weight, x.shape[-1])
+    require_one_device(x=x, gate=gate, weight=weight)
     return reference.gated_rms_norm(x, gate, weight, eps=eps)
 
 
@@ -84,6 +89,7 @@ def rotary(x: Tensor, table: Tensor) -> Tensor:
     require_shape("table", table, 2, x.shape[0], None)
     if 2 * table.shape[-1] > x.shape[2]:
         raise ValueError(f"table turns {2 * table.shape[-1]} dimensions but x has heads of {x.shape[2]}")
+    require_one_device(x=x, table=table)
     return reference.rotary(x, table)
 
 
@@ -97,10 +103,11 @@ def write_kv(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor,
     require_shape("key", key, None, None, None)
     _require_pages(key_pages, value_pages, key)
     require_shape("key", key, None, key_pages.shape[2], key_pages.shape[3])
-    require_like("value", value, "key", key)
+    require_dtype("value", value, key.dtype)
     require_shape("value", value, *key.shape)
     require_dtype("cells", cells, torch.int64)
     require_shape("cells", cells, key.shape[0])
+    require_one_device(key=key, value=value, key_pages=key_pages, value_pages=value_pages, cells=cells)
     reference_sequence.write_kv(key, value, key_pages, value_pages, cells)
 
 
@@ -123,7 +130,7 @@ def paged_attention(
     """
     require_dtype("query", query, *FLOATS)
     require_shape("query", query, None, None, None)
-    require_spans(query.shape[0], span_starts, contexts=contexts)
+    require_spans(span_starts, contexts=contexts)
     require_dtype("page_tables", page_tables, torch.int32)
     require_shape("page_tables", page_tables, contexts.shape[0], None)
     _require_pages(key_pages, value_pages, query)
@@ -131,6 +138,14 @@ def paged_attention(
         raise ValueError(
             f"query has {query.shape[1]} heads but they must be a multiple of the pages' {key_pages.shape[2]}"
         )
+    require_one_device(
+        query=query,
+        key_pages=key_pages,
+        value_pages=value_pages,
+        page_tables=page_tables,
+        span_starts=span_starts,
+        contexts=contexts,
+    )
     return reference_sequence.paged_attention(
         query, key_pages, value_pages, page_tables, span_starts, contexts, scale=scale
     )
@@ -146,10 +161,11 @@ def causal_conv(x: Tensor, weight: Tensor, columns: Tensor, span_starts: Tensor,
     require_shape("x", x, None, None)
     require_dtype("weight", weight, *FLOATS)
     require_shape("weight", weight, x.shape[1], None)
-    require_spans(x.shape[0], span_starts, slots=slots)
-    require_like("columns", columns, "x", x)
+    require_spans(span_starts, slots=slots)
+    require_dtype("columns", columns, x.dtype)
     require_shape("columns", columns, None, weight.shape[1] - 1, x.shape[1])
     require_dense("columns", columns)
+    require_one_device(x=x, weight=weight, columns=columns, span_starts=span_starts, slots=slots)
     return reference_sequence.causal_conv(x, weight, columns, span_starts, slots)
 
 
@@ -172,8 +188,8 @@ def delta_rule(
     [slots, Hv, K, V], dense. Returns value's shape and dtype.
     """
     require_dtype("query", query, *FLOATS)
-    require_like("key", key, "query", query)
-    require_like("value", value, "query", query)
+    require_dtype("key", key, query.dtype)
+    require_dtype("value", value, query.dtype)
     require_shape("value", value, None, None, None)
     rows, heads, value_dim = value.shape
     require_shape("query", query, rows, None, None)
@@ -183,10 +199,20 @@ def delta_rule(
     for name, gate in (("log_decay", log_decay), ("beta", beta)):
         require_dtype(name, gate, torch.float32)
         require_shape(name, gate, rows, heads)
-    require_spans(rows, span_starts, slots=slots)
+    require_spans(span_starts, slots=slots)
     require_dtype("states", states, torch.float32)
     require_shape("states", states, None, heads, query.shape[2], value_dim)
     require_dense("states", states)
+    require_one_device(
+        query=query,
+        key=key,
+        value=value,
+        log_decay=log_decay,
+        beta=beta,
+        states=states,
+        span_starts=span_starts,
+        slots=slots,
+    )
     return reference_sequence.delta_rule(query, key, value, log_decay, beta, states, span_starts, slots)
 
 
@@ -198,13 +224,14 @@ def dequantise_blocks(weight: Tensor, scales: Tensor) -> Tensor:
     require_dtype("weight", weight, torch.float8_e4m3fn)
     require_shape("weight", weight, None, None)
     require_dtype("scales", scales, *FLOATS)
-    require_shape("scales", scales, *(-(-size // reference.BLOCK) for size in weight.shape))
+    require_shape("scales", scales, *(-(-size // BLOCK) for size in weight.shape))
+    require_one_device(weight=weight, scales=scales)
     return reference.dequantise_blocks(weight, scales)
 
 
 def _require_pages(key_pages: Tensor, value_pages: Tensor, rows: Tensor) -> None:
     for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
         require_shape(name, pages, None, None, None, rows.shape[2])
-        require_like(name, pages, "the rows", rows)
+        require_dtype(name, pages, rows.dtype)
         require_dense(name, pages)
     require_shape("value_pages", value_pages, *key_pages.shape)

@@ -15,7 +15,6 @@ from sparkle.kernels import ops
 from sparkle.model.tensor_files import TensorFiles
 
 SCALE_SUFFIX = "_scale_inv"
-BLOCK = 128
 SCALE_DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -39,7 +38,7 @@ def take_dequantised(files: TensorFiles, name: str, weight: Tensor) -> Tensor:
     scales = files.take(scale_name)
     if scales.dtype not in SCALE_DTYPES:
         raise TensorMismatch(f"{scale_name} is {scales.dtype} but must be bfloat16 or float32")
-    blocks = [-(-size // BLOCK) for size in weight.shape]
+    blocks = [-(-size // ops.BLOCK) for size in weight.shape]
     if list(scales.shape) != blocks:
         raise TensorMismatch(
             f"{scale_name} has shape {list(scales.shape)} but {name} of {list(weight.shape)} needs {blocks}"

@@ -35,7 +35,6 @@ class TensorFiles:
 
     def __init__(self, directory: Path) -> None:
         self._shards: dict[str, _Shard] = {}
-        self._untaken: set[str] = set()
         index = directory / INDEX_FILE
         listed = _listed(read_json(index)) if index.exists() else None
         for file in sorted(set(listed.values())) if listed is not None else [SINGLE_FILE]:

@@ -37,6 +37,8 @@ class Shape:
     linear_conv_kernel_dim: int = 4
     hidden_size: int = 48
     intermediate_size: int = 72
+    rope_theta: float = 1e4
+    partial_rotary_factor: float = 0.25
 
 
 class _Output(Protocol):
@@ -46,7 +48,7 @@ class _Output(Protocol):
 class _Model(Protocol):
     """What these tests use of a transformers model."""
 
-    def __call__(self, input_ids: Tensor, *, use_cache: bool) -> _Output: ...
+    def __call__(self, input_ids: Tensor, *, position_ids: Tensor, use_cache: bool) -> _Output: ...
 
     def generate(self, input_ids: Tensor, **options: object) -> Tensor: ...
 
@@ -63,8 +65,14 @@ class Published:
     """A model of `shape` with weights drawn from `seed`."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
+        sizes = asdict(shape)
+        rope = {name: sizes.pop(name) for name in ("rope_theta", "partial_rotary_factor")}
         config = Qwen3_5TextConfig(
-            vocab_size=VOCAB, eos_token_id=END_TOKEN, max_position_embeddings=1024, **asdict(shape)
+            vocab_size=VOCAB,
+            eos_token_id=END_TOKEN,
+            max_position_embeddings=1024,
+            rope_parameters={"rope_type": "default", **rope},
+            **sizes,
         )
         self._model = cast(_Model, Qwen3_5ForCausalLM(config))
         generator = torch.Generator().manual_seed(seed)
@@ -72,10 +80,14 @@ class Published:
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(_drawn(name, parameter.shape, generator))
 
-    def logits(self, tokens: Sequence[int]) -> Tensor:
-        """Float64 [T, vocab], all tokens at once and without a cache."""
+    def logits(self, tokens: Sequence[int], positions: Tensor | None = None) -> Tensor:
+        """Float64 [T, vocab], all tokens at once and without a cache; positions [3, T], else as of text."""
+        order = torch.arange(len(tokens))
+        # four rows: the first orders the tokens, the others are their positions in time, height and width
+        axes = torch.cat((order[None], order.expand(3, -1) if positions is None else positions))
         with self._in_float64():
-            logits: Tensor = self._model(torch.tensor([tokens]), use_cache=False).logits
+            output = self._model(torch.tensor([tokens]), position_ids=axes[:, None], use_cache=False)
+            logits: Tensor = output.logits
         return logits[0]
 
     def greedy(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:

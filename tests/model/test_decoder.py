@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from sparkle.model.config import ModelConfig, read_config
 from sparkle.model.decoder import Decoder
 from sparkle.model.weights import load_weights
-from tests.model.driver import CPU, Driver, Running
+from tests.model.driver import CPU, Driver, Running, batch_of
 from tests.model.published import VOCAB, Published, Shape
 
 # logits have a standard deviation of 1; the largest rounding seen was 2e-5, in the root mean square 7e-7,
@@ -50,6 +51,8 @@ SHAPES = {
         linear_key_head_dim=32,
         linear_value_head_dim=8,
         hidden_size=40,
+        rope_theta=1e7,
+        partial_rotary_factor=0.5,
     ),
     "9-kv4-3:1": Shape(num_hidden_layers=9, num_attention_heads=8, num_key_value_heads=4, head_dim=24),
 }
@@ -142,3 +145,64 @@ def test_mixed_passes(pair: Pair) -> None:
                 driver.finish(running.pop(number))
     for parts, wanted in zip(logits, pair.wanted, strict=True):
         assert_close(torch.cat(parts), wanted)
+
+
+def test_positions_of_three_axes(pair: Pair) -> None:
+    """As of an image inside a text: time stands still while height and width count."""
+    text = pair.texts[3]
+    positions = torch.arange(len(text)).repeat(3, 1)
+    positions[:, 10:34] = torch.stack(
+        (torch.full((24,), 10), 10 + torch.arange(24) // 6, 10 + torch.arange(24) % 6)
+    )
+    positions[:, 34:] -= 18
+    driver = pair.driver()
+    sequence = driver.start()
+    sequence.pages = [driver.free_pages.pop() for _ in range(4)]
+    batch = dataclasses.replace(batch_of([(sequence, text)]), positions=positions)
+    assert_close(pair.decoder.forward(batch, driver.cache), pair.published.logits(text, positions))
+
+
+def test_only_own_cells_and_slots_are_written(pair: Pair) -> None:
+    driver = pair.driver(page_tokens=5)
+    sequences = [driver.start(), driver.start()]
+    driver.run((sequences[0], pair.texts[2]), (sequences[1], pair.texts[1]))
+    driver.run((sequences[1], pair.texts[2][:4]))
+    for part in (driver.cache.keys, driver.cache.values):
+        written = ~part.isnan().flatten(3).any(dim=3)
+        expected = torch.zeros_like(written)
+        for sequence, total in zip(sequences, (63, 6), strict=True):
+            for place in range(total):
+                expected[:, sequence.pages[place // 5], place % 5] = True
+        assert torch.equal(written, expected)
+    others = [slot for slot in range(10) if slot not in {sequence.slot for sequence in sequences}]
+    assert bool(driver.cache.states[:, others].isnan().all())
+    assert bool(driver.cache.columns[:, others].isnan().all())
+
+
+def test_logits_come_for_the_rows_asked_for(pair: Pair) -> None:
+    text, wanted = pair.texts[2], pair.wanted[2]
+    for rows in ([62], [5, 0, 5, 61], []):
+        driver = pair.driver()
+        sequence = driver.start()
+        sequence.pages = [driver.free_pages.pop() for _ in range(4)]
+        batch = dataclasses.replace(
+            batch_of([(sequence, text)]), logit_rows=torch.tensor(rows, dtype=torch.int64)
+        )
+        got = pair.decoder.forward(batch, driver.cache)
+        assert got.shape == (len(rows), VOCAB)
+        if rows:
+            assert_close(got, wanted[rows])
+
+
+def test_a_pass_over_nothing_changes_nothing(pair: Pair) -> None:
+    driver = pair.driver()
+    sequence = driver.start()
+    driver.run((sequence, pair.texts[1]))
+    cache = driver.cache
+    parts = (cache.keys, cache.values, cache.states, cache.columns)
+    before = [part.clone() for part in parts]
+    assert driver.run() == []
+    [logits] = driver.run((sequence, []))
+    assert logits.shape == (0, VOCAB)
+    for part, was in zip(parts, before, strict=True):
+        assert torch.equal(part.nan_to_num(nan=7.5), was.nan_to_num(nan=7.5))
