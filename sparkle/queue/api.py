@@ -64,3 +64,9 @@ def as_table(value: object) -> Mapping[str, object]:
 def as_count(value: object) -> int:
     """A JSON number as a count, or 0."""
     return value if isinstance(value, int) else 0
+
+
+async def is_declared(connection: Connection, subject: str, *, timeout_s: float) -> bool:
+    """Whether a stream holds `subject`, though it may not answer now. Raises NotConnected."""
+    answer = await ask(connection, "STREAM.NAMES", {"subject": subject}, timeout_s=timeout_s)
+    return not answer.code and bool(answer.fields.get("streams"))

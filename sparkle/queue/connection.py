@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import nats.errors
 from nats.aio.client import Client
@@ -22,6 +22,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from sparkle.errors import ConfigError, MessageTooLarge, NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.envelope import NO_HEADERS, Envelope
 from sparkle.queue.stored import StoreOutcome, read_ack
+from sparkle.queue.watchdog import watch
 
 __all__ = ["Connection", "ConnectionSettings", "Envelope", "Handler", "Subscription"]
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 class ConnectionSettings:
     """Where the server is and how patient to be."""
 
-    url: str = "nats://127.0.0.1:4222"
+    url: str = field(default="nats://127.0.0.1:4222", repr=False)
     """Servers, comma-separated; `nats://user:password@host:port` where one is needed."""
 
     name: str = "sparkle"
@@ -91,7 +92,7 @@ class Connection:
         """Use `open`; an object made here is not connected."""
         self.settings = settings
         self.closed = asyncio.Event()
-        """Set when the connection has ended and will not come back."""
+        """Set when the connection has ended for good."""
         self._client = Client()
         self._up = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
@@ -112,7 +113,9 @@ class Connection:
                 f"({type(cause).__name__}: {cause}); start one, or check the address and the password"
             ) from None
         connection._up.set()
-        connection._watchdog = asyncio.create_task(connection._watch(), name="queue-watchdog")
+        connection._watchdog = asyncio.create_task(
+            watch(connection, settings.ping_interval_s), name="queue-watchdog"
+        )
         return connection
 
     async def _connect(self) -> None:
@@ -246,6 +249,10 @@ class Connection:
             await subscription.stop()
         return True
 
+    async def reconnect(self) -> None:
+        """Drop the TCP connection and make a new one; subscriptions come along."""
+        await self._client.force_reconnect()
+
     def _check_size(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
         size = len(payload) + _header_bytes(headers or NO_HEADERS)
         if size > self.max_payload_bytes:
@@ -262,28 +269,6 @@ class Connection:
                 await self._up.wait()
         except TimeoutError:
             raise NotConnected(f"the server is away for {timeout_s} s; nothing was sent") from None
-
-    async def _watch(self) -> None:
-        """Reconnect when our own echo no longer comes, though it once did."""
-        interval_s = self.settings.ping_interval_s
-        heard_once = False
-        while not self.closed.is_set():
-            await asyncio.sleep(interval_s)
-            if self._client.is_closed:
-                await self._on_closed()
-            elif self.is_up:
-                heard = await self._heard(interval_s)
-                # an echo that permissions forbid never came, and says nothing
-                if heard_once and not heard and self.is_up:
-                    log.warning("queue_silent", extra={"after_s": interval_s})
-                    await self._client.force_reconnect()
-                heard_once = heard_once or heard
-
-    async def _heard(self, timeout_s: float) -> bool:
-        try:
-            return await self.echo(timeout_s)
-        except NotConnected:
-            return False
 
     async def _on_error(self, error: Exception) -> None:
         """Must never raise: the library would lose its read loop."""

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkle.errors import ConfigError, NotConnected
+from sparkle.errors import ConfigError, NotConnected, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.tries import tries
@@ -104,12 +104,14 @@ class Lease:
             yield self
         finally:
             progress.cancel()
+            await asyncio.wait([progress])
 
     async def ack(self) -> bool:
         """The job is done. False when another fate was chosen before.
 
-        Raises PublishUncertain or NotConnected when the server does not confirm within `give_up_s`: the job
-        may come back, and whoever gets it finds its result stored.
+        Raises PublishUncertain, NotConnected, or TopologyMissing (the queue has lost the job) when the
+        server does not confirm within `give_up_s`: the job may come back, and whoever gets it finds its
+        result stored.
         """
         return await self._end(Fate.ACK)
 
@@ -127,7 +129,7 @@ class Lease:
         # chosen before the first await, so that of two callers exactly one wins
         self._fate = fate
         body = nak_body(delay_s) if fate is Fate.NAK else fate.value.encode()
-        await tries(self._connection, give_up_s=self.settings.give_up_s)(
+        await tries(self._connection, TopologyMissing, give_up_s=self.settings.give_up_s)(
             self._connection.request,
             self.delivery.ack_subject,
             body,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkle.errors import ConfigError, InvalidMessage, TopologyMissing
+from sparkle.errors import ConfigError, InvalidMessage
 from sparkle.queue.connection import Connection
 from sparkle.queue.stored import StoreOutcome
-from sparkle.queue.tries import tries
+from sparkle.queue.storing import store
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import encode
 from sparkle.schemas.control import Cancel
@@ -50,9 +50,9 @@ class JobPublisher:
     async def publish(self, job: Job, priority: PriorityClass, *, publication: int) -> Publication:
         """Store the job; `publication` counts from 1 and names this publication on every try.
 
-        Raises QueueFull, MessageTooLarge, InvalidMessage for a job without tenant or region, and, after
-        `give_up_s`, TopologyMissing (no stream), PublishUncertain (it may be stored) or NotConnected (it
-        was not sent).
+        Raises QueueFull, MessageTooLarge, TopologyMissing (no stream holds the region), InvalidMessage for
+        a job without tenant or region, and, after `give_up_s`, PublishUncertain (it may be stored) or
+        NotConnected (it was not).
         """
         if job.tenant is None or job.region is None:
             raise InvalidMessage("tenant, region: missing; the client fills them in before it publishes")
@@ -72,11 +72,11 @@ class JobPublisher:
         await self._store(subjects.cancel(tenant, job_id), encode(Cancel(job=job_id)), headers)
 
     async def _store(self, subject: str, payload: bytes, headers: dict[str, str]) -> StoreOutcome:
-        # the message id makes a second try of a stored message harmless
-        return await tries(self._connection, TopologyMissing, give_up_s=self._settings.give_up_s)(
-            self._connection.publish_stored,
+        return await store(
+            self._connection,
             subject,
             payload,
-            headers=headers,
-            timeout_s=self._settings.answer_timeout_s,
+            headers,
+            answer_timeout_s=self._settings.answer_timeout_s,
+            give_up_s=self._settings.give_up_s,
         )

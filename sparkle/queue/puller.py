@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from sparkle.errors import ConfigError, NotConnected, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.delivery import Delivery
+from sparkle.queue.desk import Desk
 from sparkle.queue.lease import nak_body
 from sparkle.queue.pull import HEALTHY, Pull, PullEnd, read_status
 from sparkle.queue.sweep import SweepOrder
@@ -56,7 +57,8 @@ class PullSettings:
     """Every so many jobs, the longest unserved class goes first."""
 
     def __post_init__(self) -> None:
-        for name in ("poll_s", "tick_s", "answer_timeout_s", "surplus_delay_s", "max_backoff_s"):
+        names = "poll_s tick_s answer_timeout_s surplus_delay_s max_backoff_s missing_grace_s"
+        for name in names.split():
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
 
@@ -81,23 +83,20 @@ class Puller:
         self._deliver = deliver
         self._settings = settings or PullSettings()
         self._order = SweepOrder(self._settings.share_every)
-        self._maybe = set(PriorityClass)
-        self._pulls: dict[PriorityClass, Pull] = {}
+        self._desks = {priority: Desk() for priority in PriorityClass}
         self._inbox = ""
         self._asked = 0
         self._subscriptions: list[Subscription] = []
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._stale = True
-        self._failures = 0
-        self._missing_since: dict[PriorityClass, float] = {}
         connection.on_reconnect(self._reconnected)
 
     async def run(self) -> None:
         """Until `stop`. Raises TopologyMissing when a consumer is missing for `missing_grace_s`, and
         NotConnected when the connection has ended for good."""
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 self._wake.clear()
                 await self._step()
             await self._settle()
@@ -110,17 +109,18 @@ class Puller:
 
     def stop(self) -> None:
         """Ask for nothing more; `run` returns once no job can come any more."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
 
     async def _step(self) -> None:
         if self._connection.closed.is_set():
             raise NotConnected("the connection is closed; no job can come")
         if not self._connection.is_up:
-            await self._pause(self._settings.tick_s)
+            await _until(self._wake, self._settings.tick_s)
         elif self._stale:
             await self._listen()
         elif not await self._sweep():
+            self._check_missing()
             await self._rest()
 
     async def _sweep(self) -> bool:
@@ -128,58 +128,38 @@ class Puller:
         turn = self._order.next_turn()
         for priority in turn.classes:
             batch = min(self._free_slots(), turn.most)
-            if batch <= 0 or self._stopping or self._stale:
+            if batch <= 0 or self._stopping.is_set() or self._stale:
                 return False
-            if priority not in self._maybe or priority in self._pulls:
-                continue
-            pull = await self._ask(priority, batch)
-            end = await pull.ended
-            self._judge(priority, end)
-            if pull.got:
-                return True
-            if end is PullEnd.LOST:
-                return False
+            if self._desks[priority].wants_asking:
+                pull = await self._ask(priority, batch)
+                await pull.ended
+                if pull.got:
+                    return True
         return False
 
     async def _rest(self) -> None:
-        """Nothing to do now: wait for a bell, a free slot or the tick; longer each time while broken."""
-        if self._failures:
-            backoff_s = min(self._settings.max_backoff_s, 0.05 * 2 ** min(self._failures, 10))
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            return
-        # each waiting request must find a slot, whichever of them are filled
-        if not self._maybe and self._free_slots() >= len(PriorityClass):
-            for priority in PriorityClass:
-                if priority not in self._pulls:
-                    await self._ask(priority, 1, expires_s=self._settings.poll_s)
-        if not await self._pause(self._settings.tick_s * random.uniform(0.5, 1.5)):
+        """Wait for a bell, a slot or the tick, with a request left at each class if all can be filled."""
+        desks = self._desks.items()
+        if self._free_slots() >= len(desks) and not any(desk.wants_asking for _, desk in desks):
+            for priority in [priority for priority, desk in desks if desk.wants_waiting]:
+                await self._ask(priority, 1, expires_s=self._settings.poll_s)
+        if not await _until(self._wake, self._settings.tick_s * random.uniform(0.5, 1.5)):
             # no bell rings for a job that was handed back, and a bell can be lost
-            self._maybe.update(PriorityClass)
-
-    async def _pause(self, seconds: float) -> bool:
-        """Wait to be woken; False when the time is over first."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
+            for desk in self._desks.values():
+                desk.maybe = True
 
     async def _ask(self, priority: PriorityClass, batch: int, *, expires_s: float = 0.0) -> Pull:
         self._asked += 1
         pull = Pull(priority, f"{self._inbox}.{self._asked}", batch, expires_s)
-        self._pulls[priority] = pull
+        self._desks[priority].ask(pull)
         late = asyncio.get_running_loop().call_later(
             expires_s + self._settings.answer_timeout_s, pull.end, PullEnd.LOST
         )
 
         def close(ended: asyncio.Future[PullEnd]) -> None:
             late.cancel()
-            if self._pulls.get(priority) is pull:
-                del self._pulls[priority]
-            if not ended.cancelled() and ended.result() is not PullEnd.EMPTY:
-                self._maybe.add(priority)
-            self._wake.set()
+            if not ended.cancelled():
+                self._close(pull, ended.result())
 
         pull.ended.add_done_callback(close)
         consumer = subjects.consumer(self._region, priority)
@@ -188,26 +168,35 @@ class Puller:
         )
         return pull
 
-    def _judge(self, priority: PriorityClass, end: PullEnd) -> None:
-        """Remember what a class's answer says of its work and of the queue's health."""
-        if end is PullEnd.EMPTY:
-            self._maybe.discard(priority)
-            self._order.empty(priority)
-        if end in HEALTHY:
-            self._missing_since.pop(priority, None)
-            if self._failures:
-                log.info("pull_recovered", extra={"region": self._region, "failures": self._failures})
-                self._failures = 0
+    def _close(self, pull: Pull, end: PullEnd) -> None:
+        """Remember what a request's end says of its class; log a change between sound and broken once."""
+        desk = self._desks[pull.priority]
+        if desk.pull is not pull:
             return
-        if not self._failures:
-            log.warning("pull_broken", extra={"region": self._region, "class": priority, "end": end})
-        self._failures += 1
-        if end is PullEnd.MISSING:
-            now_s = time.monotonic()
-            missing_s = now_s - self._missing_since.setdefault(priority, now_s)
+        failures = desk.failures
+        desk.ended(end, now_s=time.monotonic())
+        where = {"region": self._region, "class": pull.priority}
+        if end is PullEnd.EMPTY:
+            self._order.empty(pull.priority)
+        if end not in HEALTHY:
+            backoff_s = desk.backoff_s(self._settings.max_backoff_s) * random.uniform(0.5, 1.0)
+            asyncio.get_running_loop().call_later(backoff_s, self._rested, desk)
+        if failures == 0 and desk.failures:
+            log.warning("pull_broken", extra={**where, "end": end})
+        elif failures and not desk.failures:
+            log.info("pull_recovered", extra={**where, "failures": failures})
+        self._wake.set()
+
+    def _rested(self, desk: Desk) -> None:
+        desk.rested()
+        self._wake.set()
+
+    def _check_missing(self) -> None:
+        for priority, desk in self._desks.items():
+            missing_s = desk.missing_s(time.monotonic())
             if missing_s >= self._settings.missing_grace_s:
                 raise TopologyMissing(
-                    f"consumer {subjects.consumer(self._region, priority)} is missing for {missing_s:.0f} s; "
+                    f"consumer {subjects.consumer(self._region, priority)} is missing for {missing_s:.1f} s; "
                     "run `sparkle topology apply`"
                 )
 
@@ -215,21 +204,22 @@ class Puller:
         """A job, or a status line to one of our requests."""
         if envelope.subject.startswith(self._inbox):
             end = read_status(envelope)
-            for pull in tuple(self._pulls.values()):
-                if end is not None and pull.inbox == envelope.subject:
-                    pull.end(end)
+            for desk in self._desks.values():
+                if end is not None and desk.pull is not None and desk.pull.inbox == envelope.subject:
+                    desk.pull.end(end)
             return
         delivery = Delivery.read(envelope)
         priority = PriorityClass(delivery.subject.split(".")[2])
         try:
             await self._hand_over(delivery, priority)
         finally:
-            if priority in self._pulls:
-                self._pulls[priority].take()
+            pull = self._desks[priority].pull
+            if pull is not None:
+                pull.take()
             self._wake.set()
 
     async def _hand_over(self, delivery: Delivery, priority: PriorityClass) -> None:
-        if self._stopping:
+        if self._stopping.is_set():
             await self._connection.publish(delivery.ack_subject, nak_body(0.0))
         elif self._free_slots() <= 0:
             self.surplus += 1
@@ -242,7 +232,7 @@ class Puller:
 
     async def _bell(self, envelope: Envelope) -> None:
         """A job of some class was stored."""
-        self._maybe.add(PriorityClass(envelope.subject.rpartition(".")[2]))
+        self._desks[PriorityClass(envelope.subject.rpartition(".")[2])].ring()
         if self._free_slots() > 0:
             self._wake.set()
 
@@ -254,10 +244,8 @@ class Puller:
     async def _listen(self) -> None:
         """Hear jobs, statuses and bells; forget all requests of an earlier connection."""
         await self._unsubscribe()
-        for pull in tuple(self._pulls.values()):
-            pull.end(PullEnd.MOVED)
-        self._pulls.clear()
-        self._maybe.update(PriorityClass)
+        for desk in self._desks.values():
+            desk.forget()
         self._stale = False
         self._inbox = self._connection.new_inbox()
         self._subscriptions = [
@@ -267,7 +255,7 @@ class Puller:
 
     async def _settle(self) -> None:
         """Wait for the end of the waiting requests; what comes meanwhile goes back at once."""
-        waiting = [pull.ended for pull in self._pulls.values()]
+        waiting = [desk.pull.ended for desk in self._desks.values() if desk.pull is not None]
         if waiting and self._connection.is_up:
             await asyncio.wait(waiting)
 
@@ -275,3 +263,13 @@ class Puller:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             await subscription.stop()
+
+
+async def _until(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event; False when the time is over first."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

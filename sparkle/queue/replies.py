@@ -9,7 +9,7 @@ from sparkle.errors import ConfigError, QueueFull, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.kept import KeptChunks
 from sparkle.queue.stored import StoreOutcome
-from sparkle.queue.tries import tries
+from sparkle.queue.storing import store
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.codec import decode, encode
@@ -66,28 +66,35 @@ class ReplyStream:
         await self._connection.publish(subject, data)
 
     async def store_end(self, tenant: str, end: Result | Failure) -> bool:
-        """Store the end of a job. False when another end is stored already: that one stands.
+        """Store the end of a job, unless it has one: the first stands. Whether the one that stands is this.
 
         Raises MessageTooLarge, and, after `give_up_s`, QueueFull, TopologyMissing, PublishUncertain or
         NotConnected: the job's message must then go back to the queue.
         """
         data = encode(end)
+        subject = subjects.result(tenant, end.job)
         headers = {
-            # the same end on a second try is recognised by its id; another one meets the first by its place
-            "Nats-Msg-Id": f"{end.job}:{end.attempt}",
             "Nats-Expected-Last-Subject-Sequence": "0",
             "Nats-Expected-Stream": subjects.RESULTS_STREAM,
         }
-        attempts = tries(self._connection, TopologyMissing, QueueFull, give_up_s=self._settings.give_up_s)
-        outcome: StoreOutcome = await attempts(
-            self._connection.publish_stored,
-            subjects.result(tenant, end.job),
+        outcome = await store(
+            self._connection,
+            subject,
             data,
-            headers=headers,
-            timeout_s=self._settings.answer_timeout_s,
+            headers,
+            also=(TopologyMissing, QueueFull),
+            answer_timeout_s=self._settings.answer_timeout_s,
+            give_up_s=self._settings.give_up_s,
         )
-        self._kept.end(end.job, now_s=time.monotonic())
-        return outcome is not StoreOutcome.SUBJECT_TAKEN
+        self.leave(end.job)
+        if outcome is not StoreOutcome.SUBJECT_TAKEN:
+            return True
+        # refused also when an earlier try of our own was stored and its acknowledgement lost
+        return await self._connection.last_stored(subjects.RESULTS_STREAM, subject) == data
+
+    def leave(self, job: str) -> None:
+        """The job has ended here, stored or handed back: its chunks go after `keep_s`."""
+        self._kept.end(job, now_s=time.monotonic())
 
     async def end_stored(self, tenant: str, job: str) -> bool:
         """Whether the job has an end already. Raises TopologyMissing, PublishUncertain, NotConnected."""

@@ -7,85 +7,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from pydantic import TypeAdapter, ValidationError
-
 from sparkle.errors import ConfigError, TopologyMissing
 from sparkle.queue.api import NO_CONSUMER, NO_STREAM, ApiAnswer, as_count, as_table, ask
 from sparkle.queue.connection import Connection
+from sparkle.queue.streams import TopologySettings, consumer_config, stream_configs
 from sparkle.schemas import subjects
-from sparkle.schemas.codec import MAX_MESSAGE_BYTES
-from sparkle.schemas.message import Name
 from sparkle.schemas.priority import PriorityClass
 
-_MIB = 1024 * 1024
-_NS_PER_S = 1_000_000_000
-_REGION = TypeAdapter[str](Name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologySettings:
-    """What the streams hold and how long."""
-
-    regions: str = "local"
-    """Regions served here, comma-separated."""
-
-    replicas: int = 1
-    """Copies of each stream: 1, or 3 on a cluster of three."""
-
-    jobs_max_bytes: int = 512 * _MIB
-    """Memory reserved for waiting and running jobs; a full queue refuses new ones."""
-
-    jobs_max_count: int = 1_000_000
-    """Jobs waiting and running at most."""
-
-    results_max_bytes: int = 256 * _MIB
-    """Memory reserved for results."""
-
-    results_max_age_s: float = 600.0
-    """How long a result can be fetched."""
-
-    control_max_bytes: int = 16 * _MIB
-    """Memory reserved for tombstones of cancelled jobs."""
-
-    control_max_age_s: float = 900.0
-    """How long a tombstone is kept."""
-
-    ack_wait_s: float = 30.0
-    """A job whose worker says nothing for this long goes to another one."""
-
-    max_running: int = 10_000
-    """Jobs of one class in work at once: at least 1.5 times all slots."""
-
-    max_pulls: int = 2_048
-    """Pull requests waiting at one class: at least 4 times the workers."""
-
-    duplicate_window_s: float = 120.0
-    """How long the same publication of a job is recognised."""
-
-    def __post_init__(self) -> None:
-        if self.replicas not in (1, 3):
-            raise ConfigError(f"replicas is {self.replicas} but must be 1 or 3")
-        numbers = (
-            "jobs_max_bytes jobs_max_count results_max_bytes results_max_age_s control_max_bytes "
-            "control_max_age_s ack_wait_s max_running max_pulls duplicate_window_s"
-        )
-        for name in numbers.split():
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
-        if not self.region_names:
-            raise ConfigError("regions is empty but must name at least one, for example eu")
-        for region in self.region_names:
-            try:
-                _REGION.validate_python(region)
-            except ValidationError:
-                raise ConfigError(
-                    f"regions has {region!r} but a name is 1 to 63 lower-case letters, digits and dashes"
-                ) from None
-
-    @property
-    def region_names(self) -> tuple[str, ...]:
-        """The regions, each once, in order."""
-        return tuple(dict.fromkeys(part.strip() for part in self.regions.split(",") if part.strip()))
+__all__ = [
+    "Change",
+    "ConsumerState",
+    "Outcome",
+    "StreamState",
+    "Topology",
+    "TopologySettings",
+    "apply",
+    "consumer_state",
+    "show",
+]
 
 
 class Outcome(StrEnum):
@@ -183,78 +122,6 @@ async def consumer_state(connection: Connection, region: str, priority: Priority
         running=as_count(info.fields.get("num_ack_pending")),
         pulls=as_count(info.fields.get("num_waiting")),
     )
-
-
-def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> list[dict[str, object]]:
-    """The three streams, in the server's own JSON."""
-    shared: dict[str, object] = {"storage": "memory", "num_replicas": settings.replicas}
-    jobs: dict[str, object] = {
-        "name": subjects.JOBS_STREAM,
-        # one subject a region and class: a job of any other finds no stream, instead of waiting for ever
-        "subjects": [f"jobs.{region}.{priority}.*.*" for region in regions for priority in PriorityClass],
-        "retention": "workqueue",
-        "discard": "new",
-        # a job id can be queued or in work only once: the second publish is refused
-        "max_msgs_per_subject": 1,
-        "discard_new_per_subject": True,
-        "max_msgs": settings.jobs_max_count,
-        "max_bytes": settings.jobs_max_bytes,
-        "max_msg_size": MAX_MESSAGE_BYTES,
-        "duplicate_window": int(settings.duplicate_window_s * _NS_PER_S),
-        "republish": {
-            "src": subjects.all_jobs(),
-            "dest": subjects.bell("{{wildcard(1)}}", "{{wildcard(2)}}"),
-            "headers_only": True,
-        },
-    }
-    results: dict[str, object] = {
-        "name": subjects.RESULTS_STREAM,
-        "subjects": [subjects.result("*", "*")],
-        "retention": "limits",
-        # full, it holds jobs back: an older result is never dropped unread
-        "discard": "new",
-        "max_msgs_per_subject": 1,
-        "max_bytes": settings.results_max_bytes,
-        "max_msg_size": MAX_MESSAGE_BYTES,
-        "max_age": int(settings.results_max_age_s * _NS_PER_S),
-        "duplicate_window": int(min(settings.duplicate_window_s, settings.results_max_age_s) * _NS_PER_S),
-        "allow_direct": True,
-        # who waits for the chunks gets the stored end on the same subject, after them
-        "republish": {
-            "src": subjects.result("*", "*"),
-            "dest": subjects.reply("{{wildcard(1)}}", "{{wildcard(2)}}"),
-        },
-    }
-    control: dict[str, object] = {
-        "name": subjects.CONTROL_STREAM,
-        "subjects": [subjects.cancel("*", "*")],
-        "retention": "limits",
-        # a lost old tombstone costs a run of a job nobody wants; a refused new one costs the cancel
-        "discard": "old",
-        "max_msgs_per_subject": 1,
-        "max_bytes": settings.control_max_bytes,
-        "max_age": int(settings.control_max_age_s * _NS_PER_S),
-        "duplicate_window": int(min(settings.duplicate_window_s, settings.control_max_age_s) * _NS_PER_S),
-        "allow_direct": True,
-    }
-    return [{**config, **shared} for config in (jobs, results, control)]
-
-
-def consumer_config(settings: TopologySettings, region: str, priority: PriorityClass) -> dict[str, object]:
-    """One class's durable pull consumer, in the server's own JSON."""
-    return {
-        "name": subjects.consumer(region, priority),
-        "durable_name": subjects.consumer(region, priority),
-        "filter_subject": subjects.jobs_of(region, priority),
-        "deliver_policy": "all",
-        "replay_policy": "instant",
-        "ack_policy": "explicit",
-        "ack_wait": int(settings.ack_wait_s * _NS_PER_S),
-        # a limit here would leave the job in the stream for ever; the worker gives up instead
-        "max_deliver": -1,
-        "max_ack_pending": settings.max_running,
-        "max_waiting": settings.max_pulls,
-    }
 
 
 async def _apply_stream(connection: Connection, config: dict[str, object]) -> Change:

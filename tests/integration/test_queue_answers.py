@@ -1,0 +1,256 @@
+"""Answers over a real server: chunks, lost ones again, one stored end, cancels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sparkle.errors import FailureCode, TopologyMissing
+from sparkle.queue import topology
+from sparkle.queue.answers import AnswerFeed
+from sparkle.queue.api import ask
+from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.control import CancelFeed
+from sparkle.queue.local import LocalServer
+from sparkle.queue.outgoing import JobPublisher
+from sparkle.queue.replies import ReplySettings, ReplyStream
+from sparkle.queue.topology import TopologySettings
+from sparkle.schemas import subjects
+from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
+from sparkle.schemas.codec import encode
+from sparkle.schemas.control import Cancel
+from sparkle.schemas.ids import new_job_id
+
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+def chunk(job: str, seq: int, *, attempt: int = 1) -> Chunk:
+    return Chunk(
+        job=job,
+        attempt=attempt,
+        seq=seq,
+        first_index=seq,
+        tokens=[seq],
+        text=f"{seq} ",
+        text_start=2 * seq,
+        channel=Channel.ANSWER,
+        worker="w1",
+    )
+
+
+def result(job: str, *, attempt: int = 1, text: str = "done") -> Result:
+    return Result(
+        job=job,
+        attempt=attempt,
+        worker="w1",
+        text=text,
+        tokens=[1],
+        finish_reason=FinishReason.STOP,
+        usage=Usage(prompt_tokens=1, completion_tokens=1, queue_s=0.0, first_token_s=0.0, total_s=0.0),
+    )
+
+
+class Heard:
+    """What a producer got of one job."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.ends: list[Result | Failure] = []
+
+    async def open(self, connection: Connection, job: str) -> AnswerFeed:
+        feed = AnswerFeed(connection)
+        await feed.open("acme", job, self.chunks.append, self.ends.append)
+        # both sides share a server: what is published after this echo reaches the subscription
+        assert await connection.echo(5.0)
+        return feed
+
+    @property
+    def seqs(self) -> list[tuple[int, int]]:
+        return [(chunk.attempt, chunk.seq) for chunk in self.chunks]
+
+
+async def test_lost_chunks_come_again_from_the_one_asked_for(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, heard = new_job_id(), Heard()
+    replies = ReplyStream(connection, "w1")
+    await replies.start()
+    # nobody listens yet: these are lost
+    for seq in range(5):
+        await replies.send("acme", chunk(job, seq))
+    feed = await heard.open(connection, job)
+    await feed.ask_resend("w1", job, 1, 2)
+    await eventually(lambda: len(heard.chunks) == 3)
+    await replies.store_end("acme", result(job))
+    await feed.ask_resend("w1", job, 1, 4)
+    await eventually(lambda: len(heard.chunks) == 4)
+    assert heard.seqs == [(1, 2), (1, 3), (1, 4), (1, 4)]
+    assert heard.ends == [result(job)]
+
+
+async def test_nothing_of_another_attempt_or_of_a_job_long_over_comes_again(
+    connection: Connection, eventually: Eventually
+) -> None:
+    old, job, heard = new_job_id(), new_job_id(), Heard()
+    replies = ReplyStream(connection, "w1", ReplySettings(keep_s=1e-6))
+    await replies.start()
+    await replies.send("acme", chunk(old, 0))
+    await replies.store_end("acme", result(old))
+    await replies.send("acme", chunk(job, 0, attempt=2))
+    feed = await heard.open(connection, old)
+    await feed.open("acme", job, heard.chunks.append, heard.ends.append)
+    await feed.ask_resend("w1", old, 1, 0)
+    await feed.ask_resend("w1", job, 1, 0)
+    await feed.ask_resend("w1", job, 2, 0)
+    await eventually(lambda: heard.chunks)
+    assert heard.chunks == [chunk(job, 0, attempt=2)]
+
+
+async def test_the_end_comes_after_the_chunks_on_the_same_subject(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, order = new_job_id(), list[object]()
+    feed, replies = AnswerFeed(connection), ReplyStream(connection, "w1")
+    await feed.open("acme", job, order.append, order.append)
+    for seq in range(50):
+        await replies.send("acme", chunk(job, seq))
+    await replies.store_end("acme", result(job))
+    await eventually(lambda: len(order) == 51)
+    assert order == [*(chunk(job, seq) for seq in range(50)), result(job)]
+
+
+async def test_the_first_stored_end_stands(connection: Connection, eventually: Eventually) -> None:
+    job, heard = new_job_id(), Heard()
+    feed = await heard.open(connection, job)
+    one, two = ReplyStream(connection, "w1"), ReplyStream(connection, "w2")
+    assert not await one.end_stored("acme", job)
+    stored = await asyncio.gather(
+        one.store_end("acme", result(job, attempt=1, text="first")),
+        two.store_end("acme", result(job, attempt=2, text="second")),
+    )
+    assert sorted(stored) == [False, True]
+    winner = await feed.stored_end("acme", job)
+    assert isinstance(winner, Result)
+    assert winner.text == ("first" if stored[0] else "second")
+    assert await two.end_stored("acme", job)
+    # the loser is heard of nowhere
+    assert await connection.echo(5.0)
+    assert heard.ends == [winner]
+
+
+async def test_the_same_end_again_is_stored_as_well(connection: Connection) -> None:
+    """As after an acknowledgement that was lost on its way."""
+    job, replies = new_job_id(), ReplyStream(connection, "w1")
+    assert await replies.store_end("acme", result(job))
+    assert await replies.store_end("acme", result(job))
+
+
+async def test_a_failure_is_an_end(connection: Connection, eventually: Eventually) -> None:
+    job, heard = new_job_id(), Heard()
+    feed = await heard.open(connection, job)
+    failure = Failure(job=job, code=FailureCode.TOO_LONG, message="prompt has 9 tokens", retryable=False)
+    assert await ReplyStream(connection, "w1").store_end("acme", failure)
+    await eventually(lambda: heard.ends)
+    assert heard.ends == [failure]
+    assert await feed.stored_end("acme", job) == failure
+
+
+async def test_the_largest_end_that_is_stored_is_heard(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, heard = new_job_id(), Heard()
+    await heard.open(connection, job)
+    largest = result(job, text="x" * (connection.max_payload_bytes - 1024))
+    assert await ReplyStream(connection, "w1").store_end("acme", largest)
+    await eventually(lambda: heard.ends)
+    assert heard.ends == [largest]
+
+
+async def test_an_end_waits_for_streams_that_come_back(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    job, replies = new_job_id(), ReplyStream(connection, "w1")
+    assert (await ask(connection, "STREAM.DELETE.RESULTS")).code == 0
+    storing = asyncio.create_task(replies.store_end("acme", result(job)))
+    await topology.apply(connection, TopologySettings(regions="local"))
+    assert await storing
+
+
+async def test_an_end_with_nowhere_to_go_is_said_so(connection: Connection) -> None:
+    replies = ReplyStream(connection, "w1", ReplySettings(give_up_s=0.05))
+    assert (await ask(connection, "STREAM.DELETE.RESULTS")).code == 0
+    with pytest.raises(TopologyMissing):
+        await replies.store_end("acme", result(new_job_id()))
+
+
+async def test_what_is_no_answer_of_this_job_is_passed_over(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, heard = new_job_id(), Heard()
+    await heard.open(connection, job)
+    for payload in (b"", b"\xc1", encode(Cancel(job=job)), encode(chunk(new_job_id(), 0))):
+        await connection.publish(subjects.reply("acme", job), payload)
+    await connection.publish(subjects.reply("acme", job), encode(chunk(job, 7)))
+    await eventually(lambda: heard.chunks)
+    assert heard.seqs == [(1, 7)]
+
+
+async def test_a_closed_feed_hears_nothing_more(connection: Connection, eventually: Eventually) -> None:
+    job, heard, replies = new_job_id(), Heard(), ReplyStream(connection, "w1")
+    feed = await heard.open(connection, job)
+    await replies.send("acme", chunk(job, 0))
+    await eventually(lambda: heard.chunks)
+    await feed.close("acme", job)
+    await replies.send("acme", chunk(job, 1))
+    assert await connection.echo(5.0)
+    assert heard.seqs == [(1, 0)]
+
+
+async def test_subscriptions_are_back_after_a_restart(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    job, heard, replies = new_job_id(), Heard(), ReplyStream(connection, "w1")
+    await replies.start()
+    await heard.open(connection, job)
+    await replies.send("acme", chunk(job, 0))
+    back = asyncio.Event()
+    connection.on_reconnect(back.set)
+    await nats_server.restart()
+    await back.wait()
+    await replies.send("acme", chunk(job, 1))
+    await AnswerFeed(connection).ask_resend("w1", job, 1, 0)
+    await eventually(lambda: len(heard.chunks) == 4)
+    assert heard.seqs == [(1, 0), (1, 1), (1, 0), (1, 1)]
+
+
+async def test_a_cancel_reaches_running_workers_and_those_to_come(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    job, cancelled = new_job_id(), list[tuple[str, str]]()
+    worker = await Connection.open(ConnectionSettings(url=nats_server.url))
+    cancels = CancelFeed(worker, lambda tenant, job: cancelled.append((tenant, job)))
+    await cancels.start()
+    assert await worker.echo(5.0)
+    replies = ReplyStream(worker, "w1")
+    assert not await replies.is_cancelled("acme", job)
+    await JobPublisher(connection).cancel("acme", job)
+    await eventually(lambda: cancelled)
+    assert cancelled == [("acme", job)]
+    assert await replies.is_cancelled("acme", job)
+    assert not await replies.is_cancelled("other", job)
+    # a second cancel is no error
+    await JobPublisher(connection).cancel("acme", job)
+    await worker.close()
+
+
+async def test_a_cancel_that_names_another_job_than_its_subject_is_passed_over(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, other, cancelled = new_job_id(), new_job_id(), list[str]()
+    await CancelFeed(connection, lambda _, job: cancelled.append(job)).start()
+    await connection.publish(subjects.cancel("acme", job), encode(Cancel(job=other)))
+    await connection.publish(subjects.cancel("acme", job), encode(Cancel(job=job)))
+    await eventually(lambda: cancelled)
+    assert cancelled == [job]

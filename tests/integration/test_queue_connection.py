@@ -1,0 +1,208 @@
+"""The connection against a real server: answers, order, restarts, a frozen server, the library's traps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
+from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
+from sparkle.queue.local import LocalServer
+
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+class Inbox:
+    """A subject of our own, and what came to it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.subject = connection.new_inbox()
+        self.payloads: list[bytes] = []
+
+    async def take(self, envelope: Envelope) -> None:
+        if envelope.payload == b"raise":
+            raise ValueError("content that must not be shown")
+        self.payloads.append(envelope.payload)
+
+
+def end_reading(connection: Connection) -> None:
+    """What a late PONG does to the library: it reads no more, and does not know it."""
+    client = cast("Any", connection)._client
+    client._ping_interval_task.cancel()
+    client._reading_task.cancel()
+
+
+async def test_messages_come_in_order(connection: Connection, eventually: Eventually) -> None:
+    inbox = Inbox(connection)
+    await connection.subscribe(inbox.subject, inbox.take)
+    sent = [str(number).encode() for number in range(500)]
+    for payload in sent:
+        await connection.publish(inbox.subject, payload)
+    await eventually(lambda: len(inbox.payloads) == len(sent))
+    assert inbox.payloads == sent
+
+
+async def test_a_handlers_error_ends_nothing_and_shows_nothing(
+    connection: Connection, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox(connection)
+    await connection.subscribe(inbox.subject, inbox.take)
+    for payload in (b"raise", b"after"):
+        await connection.publish(inbox.subject, payload)
+    await eventually(lambda: inbox.payloads)
+    assert inbox.payloads == [b"after"]
+    (record,) = caplog.records
+    assert (record.getMessage(), vars(record)["error"]) == ("handler_failed", "ValueError")
+    assert "content" not in caplog.text
+
+
+async def test_a_stopped_subscription_hears_nothing_and_stops_twice(connection: Connection) -> None:
+    inbox = Inbox(connection)
+    subscription = await connection.subscribe(inbox.subject, inbox.take)
+    await subscription.stop()
+    await subscription.stop()
+    await connection.publish(inbox.subject, b"x")
+    assert await connection.echo(5.0)
+    assert inbox.payloads == []
+
+
+async def test_a_request_has_its_answer_with_headers(connection: Connection) -> None:
+    async def answer(envelope: Envelope) -> None:
+        await connection.publish(
+            envelope.reply, envelope.payload.upper(), headers={"kind": envelope.headers["kind"]}
+        )
+
+    await connection.subscribe("service.upper", answer)
+    got = await connection.request("service.upper", b"text", headers={"kind": "a"})
+    assert (got.payload, dict(got.headers)) == (b"TEXT", {"kind": "a"})
+
+
+async def test_nobody_listening_is_said_at_once(connection: Connection) -> None:
+    with pytest.raises(TopologyMissing, match=r"nobody listens to no\.such\.service"):
+        await connection.request("no.such.service", timeout_s=60.0)
+
+
+async def test_no_answer_in_time_is_uncertain(connection: Connection) -> None:
+    inbox = Inbox(connection)
+    await connection.subscribe("service.silent", inbox.take)
+    with pytest.raises(PublishUncertain):
+        await connection.request("service.silent", timeout_s=0.05)
+
+
+async def test_no_server_is_said_within_the_time_given() -> None:
+    server = LocalServer()
+    async with server:
+        url = server.url
+    with pytest.raises(NotConnected, match=r"no server at 127.0.0.1:\d+ within 0.3 s"):
+        await Connection.open(ConnectionSettings(url=url, connect_timeout_s=0.3))
+
+
+async def test_a_password_is_never_shown() -> None:
+    server = LocalServer()
+    async with server:
+        url = server.url.replace("nats://", "nats://me:secret@")
+        settings = ConnectionSettings(url=url, connect_timeout_s=0.3)
+        with pytest.raises(NotConnected, match="Authorization Violation") as refused:
+            await Connection.open(settings)
+    assert "secret" not in str(refused.value)
+    assert "secret" not in repr(settings)
+
+
+async def test_a_closed_connection_says_so(nats_server: LocalServer) -> None:
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url))
+    await connection.close()
+    assert connection.closed.is_set()
+    assert not connection.is_up
+    with pytest.raises(NotConnected, match="closed"):
+        await connection.publish("x", b"")
+    with pytest.raises(NotConnected, match="closed"):
+        await connection.request("x")
+    with pytest.raises(NotConnected, match="closed"):
+        await connection.subscribe("x", Inbox(connection).take)
+    await connection.close()
+
+
+async def test_what_waits_to_be_sent_is_sent_before_the_end(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    inbox = Inbox(connection)
+    await connection.subscribe(inbox.subject, inbox.take)
+    assert await connection.echo(5.0)
+    leaving = await Connection.open(ConnectionSettings(url=nats_server.url))
+    for number in range(100):
+        await leaving.publish(inbox.subject, str(number).encode())
+    await leaving.close()
+    await eventually(lambda: len(inbox.payloads) == 100)
+
+
+async def test_a_restart_is_said_once_and_subscriptions_come_back(
+    nats_server: LocalServer,
+    connection: Connection,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="sparkle.queue.connection")
+    inbox, back = Inbox(connection), asyncio.Event()
+    await connection.subscribe(inbox.subject, inbox.take)
+    connection.on_reconnect(back.set)
+    await nats_server.restart()
+    await back.wait()
+    await connection.publish(inbox.subject, b"after")
+    await eventually(lambda: inbox.payloads == [b"after"])
+    assert not connection.closed.is_set()
+    assert [record.getMessage() for record in caplog.records] == ["queue_disconnected", "queue_reconnected"]
+
+
+async def test_messages_published_while_the_server_is_away_are_sent_when_it_is_back(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    inbox = Inbox(connection)
+    await connection.subscribe(inbox.subject, inbox.take)
+    await nats_server.stop()
+    await eventually(lambda: not connection.is_up)
+    await connection.publish(inbox.subject, b"held back")
+    await nats_server.start()
+    await eventually(lambda: inbox.payloads == [b"held back"])
+
+
+async def test_a_frozen_server_is_left_and_found_again(
+    nats_server: LocalServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The TCP connection stays up, so only the missing echo or pong can tell."""
+    settings = ConnectionSettings(url=nats_server.url, ping_interval_s=0.1, connect_timeout_s=1.0)
+    connection = await Connection.open(settings)
+    back = asyncio.Event()
+    connection.on_reconnect(back.set)
+    # the watchdog's first echo went out before this one, and it misses only what it once heard
+    assert await connection.echo(5.0)
+    assert nats_server.pid is not None
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    await eventually(lambda: not connection.is_up)
+    os.kill(nats_server.pid, signal.SIGCONT)
+    await back.wait()
+    assert await connection.echo(5.0)
+    await connection.close()
+
+
+async def test_a_dead_read_loop_is_found_by_its_missing_echo(
+    nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library's worst trap: it says "connected" and hears nothing. Its own pings are off here."""
+    settings = ConnectionSettings(url=nats_server.url, ping_interval_s=0.1)
+    connection = await Connection.open(settings)
+    back = asyncio.Event()
+    connection.on_reconnect(back.set)
+    # the watchdog's first echo went out before this one
+    assert await connection.echo(5.0)
+    end_reading(connection)
+    assert connection.is_up
+    await back.wait()
+    assert await connection.echo(5.0)
+    assert "queue_silent" in [record.getMessage() for record in caplog.records]
+    await connection.close()

@@ -1,0 +1,90 @@
+"""Status over a real server: counts, ages and workers; no job is read for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from sparkle.errors import TopologyMissing
+from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
+from sparkle.queue.control import HeartbeatSender, WorkerRoster
+from sparkle.queue.delivery import Delivery
+from sparkle.queue.local import LocalServer
+from sparkle.queue.outgoing import JobPublisher
+from sparkle.queue.puller import Puller
+from sparkle.queue.status import read_classes, read_status
+from sparkle.schemas.control import Heartbeat, WorkerState
+from sparkle.schemas.ids import job_id_from, new_job_id
+from sparkle.schemas.job import Job
+from sparkle.schemas.priority import PriorityClass
+
+P0, P1, P2, P3, P4 = PriorityClass
+
+
+def heartbeat(worker: str = "w1", region: str = "local") -> Heartbeat:
+    return Heartbeat(
+        worker=worker,
+        region=region,
+        state=WorkerState.READY,
+        model="sparkle-tiny",
+        slots=8,
+        running=[new_job_id()],
+        sent_ms=1,
+    )
+
+
+async def test_it_counts_waiting_and_running_and_knows_the_oldest(connection: Connection) -> None:
+    taken: asyncio.Queue[Delivery] = asyncio.Queue()
+    puller = Puller(connection, "local", lambda: 1 - taken.qsize(), taken.put)
+    pulling = asyncio.create_task(puller.run())
+    publisher, now_ms = JobPublisher(connection), time.time_ns() // 1_000_000
+    job = Job(prompt="x", tenant="acme", region="local", id=job_id_from(now_ms - 90_000, 1))
+    await publisher.publish(job, P3, publication=1)
+    while taken.empty():
+        await connection.echo(5.0)
+    for number, age_ms in enumerate((1_000, 60_000, 5_000)):
+        job = Job(prompt="x", tenant="acme", region="local", id=job_id_from(now_ms - age_ms, number))
+        await publisher.publish(job, P1, publication=1)
+    one, three = [(await read_classes(connection, "local"))[number] for number in (1, 3)]
+    assert (one.waiting, one.running, three.waiting, three.running) == (3, 0, 0, 1)
+    assert one.oldest_s == pytest.approx(60.0, abs=10.0)
+    assert three.oldest_s == pytest.approx(90.0, abs=10.0)
+    pulling.cancel()
+    await asyncio.gather(pulling, return_exceptions=True)
+
+
+async def test_it_lists_the_workers_of_its_region(nats_server: LocalServer, connection: Connection) -> None:
+    other = await Connection.open(ConnectionSettings(url=nats_server.url))
+    beating = [
+        asyncio.create_task(HeartbeatSender(other, lambda beat=beat: beat, 0.02).run())
+        for beat in (heartbeat("w2"), heartbeat("w1"), heartbeat("w3", region="mars"))
+    ]
+    status = await read_status(connection, "local", listen_s=0.3)
+    assert [worker.worker for worker in status.workers] == ["w1", "w2"]
+    assert [status.waiting for status in status.classes] == [0] * 5
+    for task in beating:
+        task.cancel()
+    await asyncio.gather(*beating, return_exceptions=True)
+    await other.close()
+
+
+async def test_a_silent_worker_is_forgotten(connection: Connection) -> None:
+    heard = asyncio.Event()
+
+    async def hear(_: Envelope) -> None:
+        heard.set()
+
+    roster = WorkerRoster(connection, "local", forget_after_s=0.0)
+    await roster.start()
+    await connection.subscribe("hb.>", hear)
+    await HeartbeatSender(connection, heartbeat).send()
+    await heard.wait()
+    assert roster.workers() == []
+    await roster.stop()
+
+
+async def test_an_undeclared_region_is_said_so(connection: Connection) -> None:
+    with pytest.raises(TopologyMissing, match="consumer mars-p0 is not declared"):
+        await read_classes(connection, "mars")
