@@ -29,7 +29,8 @@ class Sampler:
     def draw(self, logits: Tensor, states: Sequence[DrawState]) -> PassResult:
         """One token a row of `logits`, float32 [len(states), padded vocab], and each state moved on by it."""
         logits = logits[:, : self._vocab_size]
-        good = _ints(torch.isfinite(logits).all(dim=1).nonzero()[:, 0])
+        # one bad number makes the row's sum bad
+        good = _ints(logits.sum(dim=1).isfinite().nonzero()[:, 0])
         broken: tuple[str, ...] = ()
         if len(good) < len(states):
             broken = tuple(state.request for row, state in enumerate(states) if row not in good)

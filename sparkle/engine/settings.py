@@ -10,6 +10,8 @@ from pathlib import Path
 from sparkle.errors import ConfigError
 
 MAX_DEFAULT_THREADS = 4
+UNUSABLE_CODE = 2
+"""The process's exit code where the model or a setting cannot be used: starting it again will not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +21,11 @@ class EngineSettings:
     slots: int = 8
     """Requests that run at once."""
 
-    pass_tokens: int = 512
-    """Rows of one pass at most: one for each answer being written, the rest read prompts."""
+    pass_tokens: int = 256
+    """Rows of one pass at most: one for each answer being written, the rest read prompts.
+
+    More makes running answers wait longer for a prompt that is read beside them.
+    """
 
     page_tokens: int = 16
     """Tokens a KV page."""
@@ -32,7 +37,7 @@ class EngineSettings:
     """Longest prompt and answer together; None is the model's own limit. Never more than kv_tokens."""
 
     threads: int | None = None
-    """Threads that compute; None is one a core, at most four."""
+    """Threads that compute; None is one a core but for one that is left to the worker, at most four."""
 
     prompt_threads: int = 2
     """Threads that turn jobs into prompts beside the step loop."""
@@ -66,8 +71,10 @@ class EngineSettings:
         return min(wanted, model_tokens, self.num_pages * self.page_tokens)
 
     def compute_threads(self) -> int:
-        """Threads that compute: as set, or one a core this process may use, at most four."""
-        return self.threads or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_THREADS)
+        """Threads that compute: as set, or by the cores that this process may use."""
+        # a pass waits for its slowest thread: one on a busy core makes it many times slower than one fewer
+        spare = len(os.sched_getaffinity(0)) - 1
+        return self.threads or max(1, min(spare, MAX_DEFAULT_THREADS))
 
 
 def default_model() -> Path:

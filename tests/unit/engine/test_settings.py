@@ -38,9 +38,16 @@ def test_context_is_the_least_limit(
     assert settings.context_tokens(model_tokens) == context
 
 
-def test_threads_follow_the_cores() -> None:
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 2), (5, 4), (64, 4)])
+def test_threads_leave_a_core_to_the_others(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allowed(_: int) -> set[int]:
+        return set(range(cores))
+
+    monkeypatch.setattr(os, "sched_getaffinity", allowed)
+    assert EngineSettings().compute_threads() == threads
     assert EngineSettings(threads=3).compute_threads() == 3
-    assert EngineSettings().compute_threads() == min(4, len(os.sched_getaffinity(0)))
 
 
 def test_default_model_is_inside_the_package() -> None:

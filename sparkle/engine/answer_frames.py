@@ -1,0 +1,75 @@
+"""From the tokens of one answer, as they are drawn, to its frames. Knows neither scheduler nor model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sparkle.engine.frames import Delta, Finished
+from sparkle.engine.plan import Drawn
+from sparkle.schemas.answer import Channel, FinishReason
+from sparkle.schemas.job import Job, Thinking
+from sparkle.text.answer_text import AnswerText, TextPiece
+from sparkle.text.tokenizer import Tokenizer
+
+
+class AnswerFrames:
+    """One answer: every token is in one delta, and the deltas' texts join up to the answer's."""
+
+    def __init__(
+        self, job: Job, tokenizer: Tokenizer, *, prompt_tokens: int, stop_tokens: Collection[int]
+    ) -> None:
+        self._job = job.id
+        self._wants_logprobs = job.sampling.logprobs is not None
+        self._prompt_tokens = prompt_tokens
+        self._stop_tokens = stop_tokens
+        self._text = AnswerText(tokenizer, stop=job.sampling.stop, thinking=job.thinking is not Thinking.OFF)
+        self._num_tokens = 0
+        # code points handed out of each channel's text
+        self._written = dict.fromkeys(Channel, 0)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the text holds a stop string: the answer ends with the token added last."""
+        return self._text.stopped
+
+    def add(self, drawn: Drawn) -> Delta:
+        """The next token and the text that became final with it. A stop token adds no text."""
+        channel = self._text.channel
+        pieces = [] if drawn.token in self._stop_tokens else self._text.push(drawn.token)
+        logprobs: list[list[Any]] | None = None
+        if self._wants_logprobs:
+            logprobs = [[drawn.logprob, [list(pair) for pair in drawn.top]]]
+        delta = self._delta([drawn.token], "".join(piece.text for piece in pieces), channel, logprobs)
+        self._num_tokens += 1
+        return delta
+
+    def end(self, reason: FinishReason) -> list[Delta | Finished]:
+        """What was held back of the text, and the end."""
+        rest: list[TextPiece] = self._text.finish()
+        deltas = [self._delta([], piece.text, piece.channel, None) for piece in rest]
+        finished = Finished(
+            job=self._job,
+            finish_reason=reason,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=0,
+            completion_tokens=self._num_tokens,
+            drafted_tokens=0,
+            accepted_tokens=0,
+        )
+        return [*deltas, finished]
+
+    def _delta(
+        self, tokens: list[int], text: str, channel: Channel, logprobs: list[list[Any]] | None
+    ) -> Delta:
+        start = self._written[channel]
+        self._written[channel] += len(text)
+        return Delta(
+            job=self._job,
+            first_index=self._num_tokens,
+            tokens=tokens,
+            text=text,
+            text_start=start,
+            channel=channel,
+            logprobs=logprobs,
+        )

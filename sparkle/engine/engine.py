@@ -1,0 +1,160 @@
+"""The step loop's body: jobs in, passes, frames out. Knows no process, no clock and no queue."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkle.engine.answer_frames import AnswerFrames
+from sparkle.engine.draw_state import DrawState
+from sparkle.engine.failures import kind_of, place_of
+from sparkle.engine.frames import Accepted, Failed, Frame
+from sparkle.engine.request import Request
+from sparkle.engine.runner import Runner
+from sparkle.engine.scheduler import Scheduler, Written
+from sparkle.errors import FailureCode
+from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.job import Job
+from sparkle.schemas.priority import ServiceRates, classify
+from sparkle.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What a job is measured by."""
+
+    context_tokens: int
+    """Longest prompt and answer together."""
+
+    vocab_size: int
+    """Tokens that exist."""
+
+    end_tokens: tuple[int, ...]
+    """The model's own tokens that end an answer."""
+
+
+class Engine:
+    """Owns the scheduler, the runner, and the text of every answer. Not for several threads."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, tokenizer: Tokenizer, limits: EngineLimits
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._rates = ServiceRates()
+        self._answers: dict[str, AnswerFrames] = {}
+        self._states: dict[str, DrawState] = {}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self._scheduler.has_work
+
+    def submit(self, job: Job, prompt: Sequence[int]) -> Frame:
+        """Take a job with its prompt's tokens: Accepted, or Failed and forgotten.
+
+        A job that is already here starts again from its first token.
+        """
+        self.cancel(job.id)
+        left = self._limits.context_tokens - len(prompt)
+        if left < 1:
+            return _failed(
+                job.id,
+                FailureCode.TOO_LONG,
+                f"the prompt has {len(prompt)} tokens but prompt and answer together have room for "
+                f"{self._limits.context_tokens}; shorten the prompt",
+            )
+        if not prompt:
+            return _failed(job.id, FailureCode.INVALID_JOB, "the prompt has no tokens; write something")
+        if max(prompt) >= self._limits.vocab_size:
+            return _failed(
+                job.id,
+                FailureCode.INVALID_JOB,
+                f"prompt_tokens: every id must be below {self._limits.vocab_size}, the vocabulary's size",
+            )
+        self._start(job, tuple(prompt), min(job.max_tokens, left))
+        return Accepted(job=job.id, prompt_tokens=len(prompt))
+
+    def cancel(self, job_id: str) -> None:
+        """Forget a job; slot and pages are free at once. Nothing happens where it is not here."""
+        self._scheduler.cancel(job_id)
+        self._forget(job_id)
+
+    def step(self) -> list[Frame]:
+        """One pass, and what came of it."""
+        plan = self._scheduler.schedule()
+        result = self._runner.run(plan, self._states)
+        frames: list[Frame] = []
+        for job_id in result.broken:
+            self.cancel(job_id)
+            log.error("logits_not_finite", extra={"job": job_id})
+            reason = "the model's output is not finite"
+            # another worker's hardware may do better; deliveries are counted
+            frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason, retryable=True))
+        for written in self._scheduler.apply(result):
+            frames += self._answer(written)
+        return frames
+
+    def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
+        stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
+        self._scheduler.add(
+            Request(
+                id=job.id,
+                prompt=prompt,
+                max_answer_tokens=max_answer_tokens,
+                stop_tokens=stop_tokens,
+                priority=classify(len(prompt), max_answer_tokens, self._rates),
+            )
+        )
+        self._answers[job.id] = AnswerFrames(
+            job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens
+        )
+        self._states[job.id] = DrawState(job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size)
+
+    def _answer(self, written: Written) -> list[Frame]:
+        job_id = written.drawn.request
+        try:
+            return self._frames(job_id, written)
+        # one job's text must not end the others' answers; what it was is told without its content
+        except Exception as error:  # noqa: BLE001
+            log.error(
+                "answer_failed", extra={"job": job_id, "error": kind_of(error), "place": place_of(error)}
+            )
+            self.cancel(job_id)
+            reason = f"the engine failed on this answer ({type(error).__name__})"
+            return [_failed(job_id, FailureCode.ENGINE_ERROR, reason)]
+
+    def _frames(self, job_id: str, written: Written) -> list[Frame]:
+        answer = self._answers[job_id]
+        frames: list[Frame] = [answer.add(written.drawn)]
+        finish = written.finish
+        if answer.stopped:
+            if finish is None:
+                self._scheduler.finish(job_id, FinishReason.STOP)
+            # a stop string that is complete with the last token allowed is still the reason
+            finish = FinishReason.STOP
+        if finish is not None:
+            frames += answer.end(finish)
+            self._forget(job_id)
+        return frames
+
+    def _forget(self, job_id: str) -> None:
+        self._answers.pop(job_id, None)
+        self._states.pop(job_id, None)
+
+
+def seed_of(job: Job) -> int:
+    """The seed of a job's draws: as given, else the low 63 bits of its id, the same on every delivery."""
+    if job.sampling.seed is not None:
+        return job.sampling.seed
+    return uuid.UUID(job.id).int & 2**63 - 1
+
+
+def _failed(job_id: str, code: FailureCode, message: str, *, retryable: bool = False) -> Failed:
+    return Failed(job=job_id, code=code, message=message, retryable=retryable)

@@ -1,0 +1,72 @@
+"""Runs one planned pass: plan to tensors, through the model, to drawn tokens. Knows no jobs and no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkle.engine.draw_state import DrawState
+from sparkle.engine.plan import PassPlan, PassResult
+from sparkle.engine.sampler import Sampler
+from sparkle.model.cache import SequenceCache
+from sparkle.model.decoder import PassBatch
+
+
+class Model(Protocol):
+    """What the runner needs of a decoder."""
+
+    def forward(self, batch: PassBatch, cache: SequenceCache) -> Tensor:
+        """Logits float32 [R, padded vocab] of the wanted rows; the cache is moved on in place."""
+        ...
+
+
+class Runner:
+    """Owns the cache. A fresh request's slot and pages are zeroed before the model sees them."""
+
+    def __init__(
+        self, model: Model, cache: SequenceCache, sampler: Sampler, *, num_slots: int, max_pages: int
+    ) -> None:
+        """`max_pages`: the most pages that one request holds."""
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+        # one row a slot, written once a request: a pass then only picks rows
+        self._page_tables = torch.full((num_slots, max_pages), -1, dtype=torch.int32)
+
+    def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
+        """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
+        for span in plan.spans:
+            if span.fresh:
+                self._cache.zero_slot(span.slot)
+                self._cache.zero_pages(span.pages)
+                row = self._page_tables[span.slot]
+                row.fill_(-1)
+                row[: len(span.pages)] = torch.tensor(span.pages, dtype=torch.int32)
+        with torch.inference_mode():
+            logits = self._model.forward(self._batch(plan), self._cache)
+            return self._sampler.draw(logits, [states[span.request] for span in plan.spans if span.draws])
+
+    def _batch(self, plan: PassPlan) -> PassBatch:
+        spans = plan.spans
+        starts = [0, *accumulate(len(span.tokens) for span in spans)]
+        ends = [span.start + len(span.tokens) for span in spans]
+        places = [place for span, end in zip(spans, ends, strict=True) for place in range(span.start, end)]
+        slots = torch.tensor([span.slot for span in spans])
+        # no wider than the longest sequence of this pass
+        width = -(-max(ends) // self._cache.page_tokens)
+        return PassBatch(
+            token_ids=torch.tensor([token for span in spans for token in span.tokens]),
+            positions=torch.tensor(places).repeat(3, 1),
+            span_starts=torch.tensor(starts),
+            slots=slots,
+            contexts=torch.tensor([span.start for span in spans]),
+            page_tables=self._page_tables[slots, :width],
+            logit_rows=torch.tensor(
+                [end - 1 for span, end in zip(spans, starts[1:], strict=True) if span.draws],
+                dtype=torch.int64,
+            ),
+        )

@@ -1,0 +1,114 @@
+"""Engines for tests: the bundled tokenizer, a scripted or a small random model, and jobs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from sparkle.engine.engine import Engine, EngineLimits
+from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame
+from sparkle.engine.runner import Model, Runner
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.scheduler import Scheduler
+from sparkle.engine.settings import EngineSettings
+from sparkle.model.cache import SequenceCache
+from sparkle.schemas.answer import Channel
+from sparkle.schemas.job import Job, Sampling
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.small_model import config_for
+
+GREEDY = Sampling(temperature=0.0)
+SETTINGS = EngineSettings(slots=4, pass_tokens=32, page_tokens=8, kv_tokens=1024, threads=1)
+
+
+@dataclass
+class Bundle:
+    """An engine with its parts within reach."""
+
+    engine: Engine
+    scheduler: Scheduler
+    cache: SequenceCache
+    tokenizer: Tokenizer
+    answers: dict[str, Answer] = field(default_factory=dict[str, "Answer"])
+
+    def submit(self, job: Job, prompt: Sequence[int] | None = None) -> Frame:
+        """Submit a job whose prompt is given or is its `prompt_tokens`."""
+        return self.engine.submit(job, prompt or job.prompt_tokens or [])
+
+    def step(self) -> None:
+        """One pass; its frames go to their answers, whose deltas must join up."""
+        for frame in self.engine.step():
+            assert isinstance(frame, Delta | Finished | Failed)
+            self.answers.setdefault(frame.job, Answer()).add(frame)
+        self.scheduler.check_integrity()
+
+    def run(self, *jobs: Job) -> list[Answer]:
+        """Submit all, run until nothing is left, and return their answers in order."""
+        for job in jobs:
+            assert isinstance(self.submit(job), Accepted)
+        while self.engine.has_work:
+            self.step()
+        return [self.answers[job.id] for job in jobs]
+
+
+@dataclass
+class Answer:
+    """What the frames of one job add up to."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    texts: dict[Channel, str] = field(default_factory=lambda: dict.fromkeys(Channel, ""))
+    deltas: list[Delta] = field(default_factory=list[Delta])
+    end: Finished | Failed | None = None
+
+    def add(self, frame: Delta | Finished | Failed) -> None:
+        assert self.end is None, "a frame came after the end"
+        if not isinstance(frame, Delta):
+            self.end = frame
+            return
+        assert frame.first_index == len(self.tokens)
+        assert frame.text_start == len(self.texts[frame.channel])
+        self.tokens += frame.tokens
+        self.texts[frame.channel] += frame.text
+        self.deltas.append(frame)
+
+    @property
+    def text(self) -> str:
+        return self.texts[Channel.ANSWER]
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.end, Finished)
+        return self.end
+
+
+def bundle(model: Model, tokenizer: Tokenizer, settings: EngineSettings = SETTINGS) -> Bundle:
+    """An engine around `model`."""
+    config = config_for(tokenizer)
+    cache = SequenceCache(
+        config,
+        num_pages=settings.num_pages,
+        page_tokens=settings.page_tokens,
+        num_slots=settings.slots,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    scheduler = Scheduler(
+        num_slots=settings.slots,
+        num_pages=settings.num_pages,
+        page_tokens=settings.page_tokens,
+        pass_tokens=settings.pass_tokens,
+    )
+    context_tokens = settings.context_tokens(config.max_context_tokens)
+    runner = Runner(
+        model,
+        cache,
+        Sampler(tokenizer.vocab_size),
+        num_slots=settings.slots,
+        max_pages=-(-context_tokens // settings.page_tokens),
+    )
+    limits = EngineLimits(
+        context_tokens=context_tokens, vocab_size=tokenizer.vocab_size, end_tokens=config.end_tokens
+    )
+    return Bundle(Engine(scheduler, runner, tokenizer, limits), scheduler, cache, tokenizer)

@@ -1,0 +1,19 @@
+"""The bundled model's tokenizer, and one thread: several on shared cores wait for each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparkle.engine.settings import default_model
+from sparkle.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(default_model())
