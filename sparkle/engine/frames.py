@@ -120,6 +120,14 @@ def encode(frame: Frame) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
+def body_length(prefix: bytes) -> int:
+    """Bytes of the frame behind its first LENGTH_BYTES. Raises EngineError over MAX_FRAME_BYTES."""
+    length = int.from_bytes(prefix, "big")
+    if length > MAX_FRAME_BYTES:
+        raise EngineError(f"frame has {length} bytes but at most {MAX_FRAME_BYTES} are read")
+    return length
+
+
 def decode(body: bytes) -> Frame:
     """The frame in `body` (without its length). Raises EngineError or InvalidMessage."""
     fields = unpack(body)

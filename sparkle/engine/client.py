@@ -1,0 +1,170 @@
+"""The worker's side of the engine process: starts it, exchanges frames, sees it end. Knows no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from sparkle.engine.frames import (
+    LENGTH_BYTES,
+    CancelRequest,
+    Frame,
+    Ready,
+    Shutdown,
+    Submit,
+    body_length,
+    decode,
+    encode,
+)
+from sparkle.engine.settings import EngineSettings
+from sparkle.errors import EngineExited
+
+
+class EngineProcess:
+    """One engine process. `start`, then `submit` and `cancel` while one task reads `frames`, then `stop`."""
+
+    def __init__(self, model: Path, settings: EngineSettings, *, start_timeout_s: float = 600.0) -> None:
+        self._model = model
+        self._settings = settings
+        self._start_timeout_s = start_timeout_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._ready: Ready | None = None
+        self._stopping = False
+        self.exited = asyncio.Event()
+        """Set once the process has ended, for whatever reason."""
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine said when the model was loaded."""
+        assert self._ready is not None, "start() has not returned yet"
+        return self._ready
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process is not None, "start() has not been called"
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How the process ended, as subprocess has it; None while it runs."""
+        return None if self._process is None else self._process.returncode
+
+    async def start(self) -> Ready:
+        """Start the process and wait for its model. Raises EngineExited when it ends or takes too long."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        self._watch = asyncio.create_task(self._wait(self._process))
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                frame = await self._next_frame(self._reader)
+        except TimeoutError:
+            await self.stop(grace_s=0.0)
+            raise EngineExited(f"the engine was not ready after {self._start_timeout_s} s") from None
+        if not isinstance(frame, Ready):
+            await self.stop()
+            raise EngineExited(f"{self._ending()} before it was ready; its log says why")
+        self._ready = frame
+        return frame
+
+    async def submit(self, frame: Submit) -> None:
+        """Give the engine a job. Raises EngineExited where it has ended."""
+        if not await self._send(frame):
+            raise EngineExited(self._ending())
+
+    async def cancel(self, job: str) -> None:
+        """End a job without an answer; an engine that has ended has forgotten it already."""
+        await self._send(CancelRequest(job=job))
+
+    @property
+    def frames(self) -> AsyncIterator[Frame]:
+        """Every frame after Ready, for one reader; ends after `stop`. Raises EngineExited at another end."""
+        return self._frames()
+
+    async def stop(self, *, grace_s: float = 10.0) -> None:
+        """End the process: by a frame, after `grace_s` by force. Does nothing a second time."""
+        self._stopping = True
+        if self._process is None or self._watch is None:
+            return
+        await self._send(Shutdown())
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.exited.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        await self._watch
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(ConnectionError):
+                await self._writer.wait_closed()
+
+    async def _frames(self) -> AsyncIterator[Frame]:
+        assert self._reader is not None, "start() has not returned yet"
+        while (frame := await self._next_frame(self._reader)) is not None:
+            yield frame
+        if not self._stopping:
+            raise EngineExited(self._ending())
+
+    async def _next_frame(self, reader: asyncio.StreamReader) -> Frame | None:
+        """The next frame; None once the process has ended."""
+        try:
+            length = body_length(await reader.readexactly(LENGTH_BYTES))
+            return decode(await reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # it closes the socket a moment before it has ended
+            await self.exited.wait()
+            return None
+
+    async def _send(self, frame: Frame) -> bool:
+        """Whether the process was there to take it."""
+        if self._writer is None or self.exited.is_set():
+            return False
+        try:
+            self._writer.write(encode(frame))
+            await self._writer.drain()
+        except ConnectionError:
+            return False
+        return True
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> None:
+        await process.wait()
+        self.exited.set()
+
+    def _ending(self) -> str:
+        code = self.returncode
+        if code is None:
+            return "the engine process closed its connection"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return f"the engine process ended {how}"
+
+    def _command(self, fd: int) -> list[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "sparkle.engine.process",
+            "--fd",
+            str(fd),
+            "--model",
+            str(self._model),
+        ]
+        for field in dataclasses.fields(self._settings):
+            value = getattr(self._settings, field.name)
+            if value is not None:
+                command += [f"--{field.name.replace('_', '-')}", str(value)]
+        return command

@@ -1,0 +1,151 @@
+"""The engine process, `python -m sparkle.engine.process --fd N --model DIR`: frames in, passes, frames out.
+
+Nothing of a job is ever written to its standard output or error. Knows no queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import faulthandler
+import logging
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from sparkle import config
+from sparkle.engine.assemble import Assembly, assemble
+from sparkle.engine.engine import Engine
+from sparkle.engine.failures import kind_of, place_of
+from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Shutdown, encode
+from sparkle.engine.intake import Broken, Intake, Order, Prepared
+from sparkle.engine.logs import log_to_stderr
+from sparkle.engine.settings import UNUSABLE_CODE, EngineSettings
+from sparkle.errors import CheckpointError, ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Load the model, say Ready, and serve until told to end. A bad model or setting is exit code 2."""
+    _keep_content_in()
+    try:
+        _run()
+    except (CheckpointError, ConfigError) as error:
+        _report(error)
+        sys.exit(UNUSABLE_CODE)
+
+
+def _run() -> None:
+    arguments = _arguments()
+    settings = config.load(EngineSettings, "engine", environ={}, flags=_flags(arguments))
+    started_s = time.monotonic()
+    with socket.socket(fileno=arguments.fd) as connection:
+        assembly = assemble(arguments.model, settings)
+        ready = _ready(assembly, settings, load_s=time.monotonic() - started_s)
+        with connection.makefile("rb") as stream:
+            intake = Intake(stream, assembly.prompts, prompt_threads=settings.prompt_threads)
+            _serve_until_told(assembly.engine, intake, connection, ready)
+
+
+def _serve_until_told(engine: Engine, intake: Intake, connection: socket.socket, ready: Ready) -> None:
+    """Say Ready and serve; leaves no thread behind."""
+    # from here on the signal ends the process between two passes; while it loads it ends at once
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: intake.orders.put(Shutdown()))
+    intake.start()
+    try:
+        _send(connection, [ready])
+        serve(engine, intake.orders, lambda frames: _send(connection, frames))
+    except (BrokenPipeError, ConnectionResetError):
+        log.warning("worker_gone")
+    finally:
+        # wakes the reader; what was sent before can still be read at the other end
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        intake.close()
+
+
+def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[Frame]], None]) -> None:
+    """Follow orders and run passes until a Shutdown. Raises what made the frames unreadable."""
+    while True:
+        frames: list[Frame] = []
+        for order in _waiting(orders, block=not engine.has_work):
+            match order:
+                case Shutdown():
+                    return
+                case Broken():
+                    raise order.error
+                case CancelRequest():
+                    engine.cancel(order.job)
+                case Failed():
+                    frames.append(order)
+                case Prepared():
+                    frames.append(engine.submit(order.job, order.prompt))
+        if engine.has_work:
+            frames += engine.step()
+        if frames:
+            send(frames)
+
+
+def _waiting(orders: SimpleQueue[Order], *, block: bool) -> Iterator[Order]:
+    """All orders there are; where `block`, at least one."""
+    try:
+        while True:
+            yield orders.get(block)
+            block = False
+    except Empty:
+        return
+
+
+def _send(connection: socket.socket, frames: Sequence[Frame]) -> None:
+    connection.sendall(b"".join(encode(frame) for frame in frames))
+
+
+def _ready(assembly: Assembly, settings: EngineSettings, *, load_s: float) -> Ready:
+    return Ready(
+        model=assembly.model,
+        slots=settings.slots,
+        max_context_tokens=assembly.context_tokens,
+        kv_tokens=settings.num_pages * settings.page_tokens,
+        load_s=load_s,
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sparkle.engine.process", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket to the worker")
+    parser.add_argument("--model", type=Path, required=True, help="the checkpoint's directory")
+    for field in dataclasses.fields(EngineSettings):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int)
+    return parser.parse_args()
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, object]:
+    return {field.name: getattr(arguments, field.name) for field in dataclasses.fields(EngineSettings)}
+
+
+def _keep_content_in() -> None:
+    """No core dump, no traceback with values, and Ctrl-C is the worker's to handle."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # of a crash below Python it tells files, lines and functions
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to_stderr()
+    sys.excepthook = lambda _type, error, _traceback: _report(error)
+    threading.excepthook = lambda arguments: _report(arguments.exc_value)
+
+
+def _report(error: BaseException | None) -> None:
+    if error is not None:
+        log.critical("engine_failed", extra={"error": kind_of(error), "place": place_of(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The engine process as the worker sees it: a real child with the bundled model, over the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from sparkle.engine.client import EngineProcess
+from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame, Submit
+from sparkle.engine.settings import UNUSABLE_CODE, EngineSettings, default_model
+from sparkle.errors import EngineExited, FailureCode
+from sparkle.schemas import codec
+from sparkle.schemas.job import Job, Sampling, Turn
+
+SETTINGS = EngineSettings(slots=4, threads=1, kv_tokens=8192)
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncGenerator[EngineProcess]:
+    """A running engine for all tests that leave it running."""
+    process = EngineProcess(default_model(), SETTINGS)
+    await process.start()
+    yield process
+    await process.stop()
+
+
+@pytest_asyncio.fixture
+async def mortal() -> AsyncGenerator[EngineProcess]:
+    """A running engine for a test that ends it."""
+    process = EngineProcess(default_model(), SETTINGS)
+    await process.start()
+    yield process
+    await process.stop()
+
+
+def submit(job: Job) -> Submit:
+    return Submit(job=job.id, payload=codec.encode(job))
+
+
+def chat(text: str = "hello", max_tokens: int = 12) -> Job:
+    return Job(messages=[Turn(role="user", content=text)], max_tokens=max_tokens, sampling=Sampling(seed=1))
+
+
+async def frames_until_end(engine: EngineProcess, *jobs: str) -> dict[str, list[Frame]]:
+    """All frames, by job, until every one of `jobs` has ended."""
+    found: dict[str, list[Frame]] = {job: [] for job in jobs}
+    open_jobs = set(jobs)
+    async for frame in engine.frames:
+        assert isinstance(frame, Accepted | Delta | Finished | Failed)
+        found.setdefault(frame.job, []).append(frame)
+        if isinstance(frame, Finished | Failed):
+            open_jobs.discard(frame.job)
+            if not open_jobs:
+                break
+    return found
+
+
+@module_loop
+async def test_ready_says_what_there_is_room_for(engine: EngineProcess) -> None:
+    ready = engine.ready
+    assert (ready.model, ready.slots, ready.kv_tokens) == ("sparkle-tiny", 4, 8192)
+    assert 0 < ready.max_context_tokens <= 8192
+    assert ready.load_s > 0.0
+
+
+@module_loop
+async def test_several_jobs_at_once_are_answered(engine: EngineProcess) -> None:
+    jobs = [chat(text, max_tokens=5 + length) for length, text in enumerate(["a", "b", "c", "d", "e", "f"])]
+    for job in jobs:
+        await engine.submit(submit(job))
+    found = await frames_until_end(engine, *(job.id for job in jobs))
+    for job in jobs:
+        accepted, *deltas, finished = found[job.id]
+        assert isinstance(accepted, Accepted)
+        assert isinstance(finished, Finished)
+        tokens = [token for delta in deltas if isinstance(delta, Delta) for token in delta.tokens]
+        assert 0 < len(tokens) == finished.completion_tokens <= job.max_tokens
+        assert accepted.prompt_tokens == finished.prompt_tokens > 5
+
+
+@module_loop
+async def test_a_message_that_is_no_job_fails_alone(engine: EngineProcess) -> None:
+    good = chat()
+    await engine.submit(Submit(job="not-a-job", payload=b"\xc1"))
+    await engine.submit(submit(good))
+    found = await frames_until_end(engine, "not-a-job", good.id)
+    (failed,) = found["not-a-job"]
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.retryable) == (FailureCode.INVALID_JOB, False)
+    assert isinstance(found[good.id][-1], Finished)
+
+
+@module_loop
+async def test_a_prompt_over_the_context_is_refused(engine: EngineProcess) -> None:
+    job = Job(prompt_tokens=[1] * engine.ready.max_context_tokens)
+    await engine.submit(submit(job))
+    (failed,) = (await frames_until_end(engine, job.id))[job.id]
+    assert isinstance(failed, Failed)
+    assert failed.code is FailureCode.TOO_LONG
+
+
+@module_loop
+async def test_a_cancelled_job_goes_quiet_and_its_slot_serves_others(engine: EngineProcess) -> None:
+    # more than there are slots, each far longer than this test
+    endless = [chat(max_tokens=4000) for _ in range(SETTINGS.slots)]
+    for job in endless:
+        await engine.submit(submit(job))
+    async for frame in engine.frames:
+        if isinstance(frame, Delta):
+            break
+    for job in endless:
+        await engine.cancel(job.id)
+    after = chat()
+    await engine.submit(submit(after))
+    found = await frames_until_end(engine, after.id)
+    assert isinstance(found[after.id][-1], Finished)
+    first = await frames_until_end(engine, *[(await _submitted(engine)).id])
+    assert not {job.id for job in endless} & set(first), "a cancelled job still writes"
+
+
+async def _submitted(engine: EngineProcess) -> Job:
+    job = chat()
+    await engine.submit(submit(job))
+    return job
+
+
+@module_loop
+async def test_the_process_dumps_no_core_and_leaves_ctrl_c_to_the_worker(engine: EngineProcess) -> None:
+    assert resource.prlimit(engine.pid, resource.RLIMIT_CORE) == (0, 0)
+    os.kill(engine.pid, signal.SIGINT)
+    job = await _submitted(engine)
+    assert isinstance((await frames_until_end(engine, job.id))[job.id][-1], Finished)
+
+
+async def test_stop_ends_the_process_and_the_frames(mortal: EngineProcess) -> None:
+    await mortal.submit(submit(chat(max_tokens=4000)))
+    reader = asyncio.create_task(_read_all(mortal))
+    await mortal.stop()
+    await reader
+    assert mortal.exited.is_set()
+    assert mortal.returncode == 0
+    await mortal.cancel("anything")
+    with pytest.raises(EngineExited):
+        await mortal.submit(submit(chat()))
+
+
+async def test_a_killed_process_is_told_to_reader_and_sender(mortal: EngineProcess) -> None:
+    await mortal.submit(submit(chat(max_tokens=4000)))
+    os.kill(mortal.pid, signal.SIGKILL)
+    with pytest.raises(EngineExited, match="ended by SIGKILL"):
+        await _read_all(mortal)
+    assert mortal.exited.is_set()
+    with pytest.raises(EngineExited, match="ended by SIGKILL"):
+        await mortal.submit(submit(chat()))
+
+
+@pytest.mark.parametrize("jobs", [0, 1], ids=["idle", "running"])
+async def test_sigterm_ends_it_between_two_passes(mortal: EngineProcess, jobs: int) -> None:
+    for _ in range(jobs):
+        await mortal.submit(submit(chat(max_tokens=4000)))
+    os.kill(mortal.pid, signal.SIGTERM)
+    with pytest.raises(EngineExited, match="ended with code 0"):
+        await _read_all(mortal)
+
+
+async def test_a_directory_that_is_no_model_is_told_with_the_code(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, SETTINGS)
+    with pytest.raises(EngineExited, match="ended with code 2 before it was ready"):
+        await engine.start()
+    assert engine.returncode == UNUSABLE_CODE == 2
+
+
+async def test_a_start_that_takes_too_long_is_given_up() -> None:
+    engine = EngineProcess(default_model(), SETTINGS, start_timeout_s=0.01)
+    with pytest.raises(EngineExited, match=r"not ready after 0\.01 s"):
+        await engine.start()
+    assert engine.returncode == -signal.SIGKILL
+
+
+async def _read_all(engine: EngineProcess) -> None:
+    async for _ in engine.frames:
+        pass
