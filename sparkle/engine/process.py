@@ -30,7 +30,8 @@ from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import UNUSABLE_CODE, EngineSettings
 from sparkle.errors import CheckpointError, ConfigError
 
-log = logging.getLogger(__name__)
+# by its name in full: run as a program, this module is called __main__
+log = logging.getLogger("sparkle.engine.process")
 
 
 def main() -> None:

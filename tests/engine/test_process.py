@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -171,11 +172,17 @@ async def test_sigterm_ends_it_between_two_passes(mortal: EngineProcess, jobs: i
         await _read_all(mortal)
 
 
-async def test_a_directory_that_is_no_model_is_told_with_the_code(tmp_path: Path) -> None:
+async def test_a_directory_that_is_no_model_is_told_with_the_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     engine = EngineProcess(tmp_path, SETTINGS)
     with pytest.raises(EngineExited, match="ended with code 2 before it was ready"):
         await engine.start()
     assert engine.returncode == UNUSABLE_CODE == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert told["event"] == "engine_failed"
+    assert "config.json" in told["error"]
 
 
 async def test_a_start_that_takes_too_long_is_given_up() -> None:

@@ -35,6 +35,12 @@ PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8)
 ANSWERS = st.lists(st.integers(0, VOCAB - 1), max_size=8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """Several threads on shared cores wait for each other."""
+    torch.set_num_threads(1)
+
+
 def random_logits(rows: int, seed: int, *, steps: float = 0.0) -> torch.Tensor:
     """Logits whose padding would always win; rounded to `steps` they have many ties."""
     logits = torch.randn(rows, PADDED, generator=torch.Generator().manual_seed(seed)) * 3
