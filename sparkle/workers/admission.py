@@ -1,0 +1,65 @@
+"""The checks before a job starts, in their order; a refusal is a Failure to store. Knows no engine.
+
+A job passes if its subject and its message are well-formed and agree, it has not been delivered too often, its
+deadline is ahead and its producer still wants it.
+"""
+
+from __future__ import annotations
+
+from sparkle.errors import ContractError, FailureCode, UnsupportedVersion
+from sparkle.schemas.answer import Failure
+from sparkle.schemas.codec import decode
+from sparkle.schemas.job import Job
+from sparkle.schemas.subjects import JobAddress
+
+
+def read_job(payload: bytes, address: JobAddress, attempt: int) -> Job | Failure:
+    """The job in a message that came under `address`, or why it is none of ours."""
+    try:
+        job = decode(payload, Job)
+    except UnsupportedVersion as error:
+        return refusal(address, attempt, FailureCode.UNSUPPORTED, str(error))
+    except ContractError as error:
+        return refusal(address, attempt, FailureCode.INVALID_JOB, str(error))
+    for name, said, stands in (
+        ("id", job.id, address.job),
+        ("tenant", job.tenant, address.tenant),
+        ("region", job.region, address.region),
+    ):
+        if said != stands:
+            return refusal(
+                address, attempt, FailureCode.INVALID_JOB, f"{name}: not the one in the message's subject"
+            )
+    return job
+
+
+def check_attempt(address: JobAddress, attempt: int, max_deliveries: int) -> Failure | None:
+    """Refuse a job at its last delivery: all earlier workers ended, or gave it back, without an answer."""
+    if attempt < max_deliveries:
+        return None
+    return refusal(
+        address,
+        attempt,
+        FailureCode.POISON_JOB,
+        f"delivery {attempt} of at most {max_deliveries}, and none before it came to an end; not tried again",
+    )
+
+
+def check_deadline(job: Job, address: JobAddress, attempt: int, now_s: float) -> Failure | None:
+    """Refuse a job whose deadline is not after `now_s`, Unix time in seconds."""
+    if job.deadline_ms is None or now_s * 1000 < job.deadline_ms:
+        return None
+    late_ms = int(now_s * 1000 - job.deadline_ms)
+    return refusal(
+        address,
+        attempt,
+        FailureCode.DEADLINE_EXCEEDED,
+        f"the deadline passed {late_ms} ms before the job started",
+    )
+
+
+def refusal(address: JobAddress, attempt: int, code: FailureCode, message: str) -> Failure:
+    """A Failure that trying again will not mend; `message` holds no content and is cut to what fits."""
+    return Failure(
+        job=address.job, attempt=attempt, code=code, message=message[:2000], retryable=False
+    )

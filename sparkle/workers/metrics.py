@@ -1,0 +1,93 @@
+"""The worker's counters and histograms for Prometheus; units in the names, ids never as labels. Knows no job."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from sparkle.errors import ConfigError
+from sparkle.schemas.control import UsageRecord
+
+_WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+class WorkerMetrics:
+    """All metrics of one worker, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.slots = Gauge("sparkle_slots", "Jobs the engine can run at once", registry=self.registry)
+        self.busy = Gauge("sparkle_slots_busy", "Jobs held now", registry=self.registry)
+        self.deliveries = Counter(
+            "sparkle_deliveries", "Messages taken from the queue", ["priority"], registry=self.registry
+        )
+        self.jobs = Counter(
+            "sparkle_jobs", "Jobs ended here, by how they ended", ["outcome"], registry=self.registry
+        )
+        self.handed_back = Counter(
+            "sparkle_jobs_handed_back", "Jobs given back to the queue", registry=self.registry
+        )
+        self.tokens = Counter(
+            "sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"], registry=self.registry
+        )
+        self.chunks_unsent = Counter(
+            "sparkle_chunks_unsent", "Chunks the connection did not take", registry=self.registry
+        )
+        self.queue_s = Histogram(
+            "sparkle_queue_seconds",
+            "From storing in the queue to the lease",
+            ["priority"],
+            buckets=_WAIT_S,
+            registry=self.registry,
+        )
+        self.first_token_s = Histogram(
+            "sparkle_first_token_seconds",
+            "From the lease to the first token (TTFT without the queue)",
+            buckets=_WAIT_S,
+            registry=self.registry,
+        )
+        self.token_s = Histogram(
+            "sparkle_time_per_output_token_seconds",
+            "Mean time between an answer's tokens (TPOT)",
+            buckets=_TOKEN_S,
+            registry=self.registry,
+        )
+        self.job_s = Histogram(
+            "sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S, registry=self.registry
+        )
+
+    def job_ended(self, record: UsageRecord, first_token_s: float | None) -> None:
+        """Count one ended job; `first_token_s` is None where there was no token."""
+        self.jobs.labels(record.outcome).inc()
+        for kind in ("prompt", "cached", "completion", "drafted", "accepted"):
+            self.tokens.labels(kind).inc(getattr(record, f"{kind}_tokens"))
+        self.queue_s.labels(record.priority).observe(record.queue_s)
+        self.job_s.observe(record.total_s)
+        if first_token_s is None:
+            return
+        self.first_token_s.observe(first_token_s)
+        if record.completion_tokens > 1:
+            self.token_s.observe((record.total_s - first_token_s) / (record.completion_tokens - 1))
+
+    def serve(self, port: int) -> MetricsServer:
+        """Answer Prometheus on 127.0.0.1. Raises ConfigError if the port is taken."""
+        return MetricsServer(self.registry, port)
+
+
+class MetricsServer:
+    """The HTTP end of the metrics: a thread of its own, on this machine alone."""
+
+    def __init__(self, registry: CollectorRegistry, port: int) -> None:
+        try:
+            self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics_port {port} cannot be opened ({error.strerror}); choose another"
+            ) from None
+        self.port: int = self._server.server_port
+
+    def stop(self) -> None:
+        """Close the port and end the thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,65 @@
+"""What one worker is told: region, name, model and its limits. Knows neither flags nor environment."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkle.errors import ConfigError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Settings of the worker process; those of its connection and its engine stand elsewhere."""
+
+    region: str = ""
+    """Which region's jobs it takes. There is no default: content must not leave its region."""
+
+    name: str = ""
+    """Names the worker in subjects, chunks and logs; empty makes one of host name and chance."""
+
+    model: Path | None = None
+    """The checkpoint's directory; None is the packaged sparkle-tiny."""
+
+    drain_s: float = 300.0
+    """After the first signal, running jobs may take this long before they are handed back."""
+
+    chunk_window_ms: float = 20.0
+    """A token is sent at most this long after the engine wrote it."""
+
+    max_deliveries: int = 5
+    """A job is given up at this delivery: something it does ends the workers that try it."""
+
+    heartbeat_s: float = 2.0
+    """Between two signs of life."""
+
+    metrics_port: int | None = None
+    """Where Prometheus reads the metrics, on 127.0.0.1 alone; None serves none, 0 takes a free port."""
+
+    def __post_init__(self) -> None:
+        if not self.region:
+            raise ConfigError("region is missing; say which region's jobs to take, as in --region eu")
+        for field in ("region", "name"):
+            value: str = getattr(self, field)
+            if value and not _NAME.fullmatch(value):
+                raise ConfigError(f"{field} is {value!r} but must be 1 to 63 of a-z, 0-9 and -")
+        for field, low in (("drain_s", 0.0), ("chunk_window_ms", 0.0), ("heartbeat_s", 0.01)):
+            number: float = getattr(self, field)
+            if not low <= number <= 86_400:
+                raise ConfigError(f"{field} is {number} but must be {low} to 86400")
+        if self.max_deliveries < 2:
+            raise ConfigError(f"max_deliveries is {self.max_deliveries} but must be at least 2")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= _MAX_PORT:
+            raise ConfigError(f"metrics_port is {self.metrics_port} but must be 0 to {_MAX_PORT}")
+
+
+def new_worker_name() -> str:
+    """A name no other worker has: the host's first label, cut to fit, and six random hex digits."""
+    host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")
+    return f"{host[:40] or 'worker'}-{secrets.token_hex(3)}"

@@ -1,0 +1,40 @@
+"""What all jobs of one worker share: its settings, engine, way back to producers, and metrics. Knows no job."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sparkle.engine.client import EngineProcess
+from sparkle.errors import NotConnected
+from sparkle.queue.connection import Connection
+from sparkle.queue.replies import ReplyStream
+from sparkle.schemas import subjects
+from sparkle.schemas.codec import encode
+from sparkle.schemas.control import UsageRecord
+from sparkle.workers.metrics import WorkerMetrics
+from sparkle.workers.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """Where jobs run."""
+
+    worker: str
+    """This worker's name."""
+
+    settings: WorkerSettings
+    connection: Connection
+    replies: ReplyStream
+    engine: EngineProcess
+    metrics: WorkerMetrics
+
+    async def publish_usage(self, record: UsageRecord) -> None:
+        """Send a metering record; while the server is away it waits in memory, within the connection's bound."""
+        subject = subjects.usage(record.region, record.tenant, record.job)
+        try:
+            await self.connection.publish(subject, encode(record))
+        except NotConnected:
+            log.warning("usage_unsent", extra={"job": record.job, "tenant": record.tenant})

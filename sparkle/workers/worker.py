@@ -1,0 +1,111 @@
+"""One worker serving: pulls jobs while slots are free, routes frames, drains when told to. Knows no job's inside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparkle.engine.frames import Accepted, Delta, Failed, Finished
+from sparkle.errors import EngineExited, NotConnected
+from sparkle.queue.control import CancelFeed
+from sparkle.queue.puller import Puller
+from sparkle.workers.lifecycle import LifeCycle
+from sparkle.workers.running import RunningJobs
+from sparkle.workers.station import Station
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 3.0
+
+
+class Worker:
+    """A connected worker whose engine is ready."""
+
+    def __init__(self, station: Station, life: LifeCycle) -> None:
+        self._station = station
+        self._life = life
+        self._slots = station.engine.ready.slots
+        self._running = RunningJobs(station, on_end=self._slot_freed)
+        self._puller = Puller(
+            station.connection, station.settings.region, self._free_slots, self._running.start
+        )
+        self._cancels = CancelFeed(station.connection, self._running.cancel)
+
+    def jobs(self) -> list[str]:
+        """Ids of the jobs held now."""
+        return self._running.jobs
+
+    async def serve(self) -> None:
+        """Take jobs until `life` says to end; returns when each is finished or handed back.
+
+        Raises EngineExited, NotConnected or TopologyMissing when it cannot go on, after handing jobs back.
+        """
+        await self._cancels.start()
+        pulling = asyncio.create_task(self._puller.run(), name="pull")
+        tasks = {
+            pulling,
+            asyncio.create_task(self._route_frames(), name="route-frames"),
+            asyncio.create_task(self._watch_connection(), name="watch-connection"),
+        }
+        ending = asyncio.create_task(self._drain(), name="drain")
+        try:
+            self._life.ready()
+            log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots})
+            await _first_end(ending, tasks)
+        finally:
+            # first no more jobs come in: one handed back must not come straight back to this worker
+            self._puller.stop()
+            await asyncio.wait({pulling}, timeout=_SETTLE_S)
+            await self._running.hand_back()
+            await self._cancels.stop()
+            await _cancel({ending, *tasks})
+
+    async def _drain(self) -> None:
+        """Once told to, take nothing new and wait until nothing runs, or until it shall be handed back."""
+        await self._life.draining.wait()
+        self._puller.stop()
+        log.info("worker_draining", extra={"worker": self._station.worker, "running": len(self._running)})
+        waits = {
+            asyncio.create_task(self._running.wait_idle()),
+            asyncio.create_task(self._life.handing_back.wait()),
+        }
+        try:
+            await asyncio.wait(
+                waits,
+                timeout=self._station.settings.drain_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            await _cancel(waits)
+
+    async def _route_frames(self) -> None:
+        async for frame in self._station.engine.frames:
+            if isinstance(frame, Accepted | Delta | Finished | Failed):
+                self._running.frame(frame)
+        raise EngineExited("the engine process ended; its jobs go back to the queue")
+
+    async def _watch_connection(self) -> None:
+        await self._station.connection.closed.wait()
+        raise NotConnected("the connection to the queue ended for good; start the worker again")
+
+    def _free_slots(self) -> int:
+        return 0 if self._life.draining.is_set() else self._slots - len(self._running)
+
+    def _slot_freed(self) -> None:
+        self._puller.wake()
+
+
+async def _first_end(ending: asyncio.Task[None], tasks: set[asyncio.Task[None]]) -> None:
+    """Wait for `ending`, or for the first of the others that raises; one that just returns changes nothing."""
+    waiting = {ending, *tasks}
+    while not ending.done():
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+async def _cancel(tasks: set[asyncio.Task[None]] ) -> None:
+    """End tasks that are still at work, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
