@@ -1,7 +1,7 @@
 """The checks before a job starts, in their order; a refusal is a Failure to store. Knows no engine.
 
-A job passes if its subject and its message are well-formed and agree, it has not been delivered too often, its
-deadline is ahead and its producer still wants it.
+A job passes if its subject and its message are well-formed and agree, it has not been delivered too often,
+its deadline is ahead and its producer still wants it.
 """
 
 from __future__ import annotations
@@ -60,6 +60,4 @@ def check_deadline(job: Job, address: JobAddress, attempt: int, now_s: float) ->
 
 def refusal(address: JobAddress, attempt: int, code: FailureCode, message: str) -> Failure:
     """A Failure that trying again will not mend; `message` holds no content and is cut to what fits."""
-    return Failure(
-        job=address.job, attempt=attempt, code=code, message=message[:2000], retryable=False
-    )
+    return Failure(job=address.job, attempt=attempt, code=code, message=message[:2000], retryable=False)

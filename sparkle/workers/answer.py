@@ -1,4 +1,4 @@
-"""One job's answer while it grows: checks that deltas join up, ends as a Result. Knows no queue and no clock."""
+"""One job's answer while it grows: checks that deltas join up, ends as a Result. Knows no queue."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ class AnswerSoFar:
             logprobs=None if delta.logprobs is None else _logprobs(delta.logprobs),
         )
 
-    def result(
-        self, finished: Finished, *, queue_s: float, first_token_s: float, total_s: float
-    ) -> Result:
+    def result(self, finished: Finished, *, queue_s: float, first_token_s: float, total_s: float) -> Result:
         """The whole answer; the counts are the engine's, the times the caller's, in seconds."""
         return Result(
             job=self._job,
@@ -86,8 +84,6 @@ class AnswerSoFar:
 def _logprobs(entries: list[list[Any]]) -> list[TokenLogprobs]:
     """The engine's plain lists as parts of a message: one entry a token."""
     return [
-        TokenLogprobs(
-            logprob=logprob, top=[Alternative(token=token, logprob=other) for token, other in top]
-        )
+        TokenLogprobs(logprob=logprob, top=[Alternative(token=token, logprob=other) for token, other in top])
         for logprob, top in entries
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
 from sparkle.engine.client import EngineProcess
@@ -20,17 +19,14 @@ from sparkle.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
-StartEngine = Callable[[], Coroutine[None, None, EngineProcess]]
-"""Starts the engine process and returns it once its model is loaded."""
 
-
-async def run_worker(
-    settings: WorkerSettings, queue: ConnectionSettings, start_engine: StartEngine, life: LifeCycle
-) -> None:
+async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: LifeCycle) -> None:
     """Be a worker until `life` says to end; returns when each job is finished or handed back.
 
-    Raises NotConnected, TopologyMissing, CheckpointError, EngineExited or ConfigError when it cannot go on;
-    its jobs have been handed back by then, where there is a server to take them.
+    `engine` has not been started yet; it is stopped at the end.
+
+    Raises NotConnected, TopologyMissing, EngineExited or ConfigError when it cannot go on; its jobs
+    have been handed back by then, where there is a server to take them.
     """
     worker = settings.name or new_worker_name()
     metrics = WorkerMetrics()
@@ -40,7 +36,7 @@ async def run_worker(
             server = metrics.serve(settings.metrics_port)
             stack.callback(server.stop)
             log.info("metrics_served", extra={"worker": worker, "port": server.port})
-        connection = await Connection.open(queue)
+        connection = await Connection.open(ConnectionSettings(url=settings.nats, name=worker))
         stack.push_async_callback(connection.close)
         replies = ReplyStream(connection, worker)
         await replies.start()
@@ -50,10 +46,9 @@ async def run_worker(
         heart = HeartbeatSender(connection, pulse.heartbeat, settings.heartbeat_s)
         beating = asyncio.create_task(heart.run(), name="heartbeat")
         stack.callback(beating.cancel)
-        engine = await _unless_told_to_end(start_engine(), life)
-        if engine is None:
-            return
         stack.push_async_callback(engine.stop)
+        if not await _started(engine, life):
+            return
         station = Station(
             worker=worker,
             settings=settings,
@@ -69,18 +64,19 @@ async def run_worker(
     log.info("worker_ended", extra={"worker": worker})
 
 
-async def _unless_told_to_end(
-    starting: Coroutine[None, None, EngineProcess], life: LifeCycle
-) -> EngineProcess | None:
-    """The engine once it is ready; None if a signal came first, with the process ended."""
-    start = asyncio.create_task(starting, name="start-engine")
+async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
+    """Start the engine; False if a signal came first, with the process ended. Raises EngineExited."""
+    starting = asyncio.create_task(engine.start(), name="start-engine")
     told = asyncio.create_task(life.draining.wait())
     try:
-        await asyncio.wait({start, told}, return_when=asyncio.FIRST_COMPLETED)
-        if start.done():
-            return start.result()
-        return None
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            return True
+        # loading cannot be interrupted by a frame, and there is nothing to lose yet
+        await engine.stop(grace_s=0.0)
+        return False
     finally:
-        for task in (start, told):
-            task.cancel()
-        await asyncio.gather(start, told, return_exceptions=True)
+        starting.cancel()
+        told.cancel()
+        await asyncio.gather(starting, told, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Deltas of one job in, fewer and larger ones out, none held longer than a window. Knows no clock and no queue.
+"""Deltas of one job in, fewer and larger ones out, none held longer than a window. Knows no clock.
 
 A delta leaves at once if the window since the last one sent is over, so the first token never waits and a
 slow answer is sent token by token; else it waits for the window's end together with all that come until then.
@@ -48,7 +48,7 @@ class Coalescer:
 
 
 def _continues(held: Delta, delta: Delta) -> bool:
-    """Whether the two can be one chunk: same text, next token, next character, both with log probabilities."""
+    """Whether the two can be one chunk: same text, next token and character, both with log probabilities."""
     return (
         held.channel is delta.channel
         and held.first_index + len(held.tokens) == delta.first_index

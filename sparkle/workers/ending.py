@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from sparkle.errors import FailureCode, MessageTooLarge
-from sparkle.queue.replies import ReplyStream
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.subjects import JobAddress
@@ -13,16 +13,22 @@ from sparkle.workers.job_times import JobTimes
 from sparkle.workers.persist import persist
 
 
-async def store_end(
-    replies: ReplyStream, tenant: str, end: Result | Failure
-) -> tuple[Result | Failure, bool]:
+class EndStore(Protocol):
+    """Where ends are stored: `queue.replies.ReplyStream`."""
+
+    async def store_end(self, tenant: str, end: Result | Failure) -> bool:
+        """Whether it stands. Raises MessageTooLarge, or QueueError while it cannot be stored."""
+        ...
+
+
+async def store_end(replies: EndStore, tenant: str, end: Result | Failure) -> tuple[Result | Failure, bool]:
     """Store `end`, or the largest form of it that fits; waits for as long as the queue cannot.
 
     Returns what was sent, and whether it stands: False when another end was stored first.
     """
     for form in forms(end):
         try:
-            return form, await persist(lambda form=form: replies.store_end(tenant, form), "store_end")
+            return form, await persist(replies.store_end, tenant, form)
         except MessageTooLarge:
             continue
     raise AssertionError("a failure of two lines fits any queue")

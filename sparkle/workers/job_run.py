@@ -1,8 +1,8 @@
 """One job from delivery to acknowledgement: checked, answered, its end stored, and only then off the queue.
 
-Whatever happens, the job ends in one of three ways: its end is stored and the message acknowledged (or, where an
-operator should look, terminated); or the message is handed back to the queue; or, if this process dies, the
-queue hands it on by itself.
+Whatever happens, one of three things comes of it: its end is stored and the message acknowledged (or, where
+an operator should look, terminated); or the message is handed back to the queue; or, if this process dies,
+the queue hands it on by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 
-from sparkle.engine.client import EngineProcess
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
 from sparkle.errors import EngineError, EngineExited, FailureCode, NotConnected, QueueError
 from sparkle.queue.lease import Lease
@@ -33,6 +32,8 @@ JobEvent = Accepted | Delta | Finished | Failed | CancelRequest
 
 _FOR_OPERATORS = (FailureCode.INVALID_JOB, FailureCode.UNSUPPORTED, FailureCode.POISON_JOB)
 _MAX_RETRY_DELAY_S = 30.0
+# by then this worker takes no more jobs: one given back at once could come straight back to it
+_ENGINE_GONE_DELAY_S = 2.0
 
 
 class JobRun:
@@ -64,8 +65,11 @@ class JobRun:
                     await self._give_back(min(2.0 ** (self._lease.attempt - 1), _MAX_RETRY_DELAY_S))
                 else:
                     await self._conclude(end)
-            except (asyncio.CancelledError, EngineExited):
+            except asyncio.CancelledError:
                 await self._give_back(0.0)
+                raise
+            except EngineExited:
+                await self._give_back(_ENGINE_GONE_DELAY_S)
                 raise
 
     async def _end(self) -> Result | Failure | None:
@@ -97,8 +101,8 @@ class JobRun:
             return refused
         replies = self._station.replies
         cancelled, ended = await asyncio.gather(
-            persist(lambda: replies.is_cancelled(address.tenant, address.job), "is_cancelled"),
-            persist(lambda: replies.end_stored(address.tenant, address.job), "end_stored"),
+            persist(replies.is_cancelled, address.tenant, address.job),
+            persist(replies.end_stored, address.tenant, address.job),
         )
         if ended:
             return None

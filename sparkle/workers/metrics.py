@@ -1,4 +1,4 @@
-"""The worker's counters and histograms for Prometheus; units in the names, ids never as labels. Knows no job."""
+"""The worker's counters and histograms for Prometheus: units in the names, ids never as labels."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
@@ -12,17 +12,22 @@ from sparkle.errors import QueueError
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIRST_WAIT_S = 0.1
 _MAX_WAIT_S = 5.0
 
 
-async def persist(step: Callable[[], Awaitable[T]], name: str) -> T:
+async def persist(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `step` returns, tried with growing pauses for as long as it raises QueueError.
 
     It ends otherwise only by cancellation: whoever holds a lease holds it until then.
     """
+    name = step.__name__
+
+    async def once() -> T:
+        return await step(*args, **kwargs)
 
     def tell(state: RetryCallState) -> None:
         # once a change of state, not once a try
@@ -35,7 +40,7 @@ async def persist(step: Callable[[], Awaitable[T]], name: str) -> T:
         wait=wait_random_exponential(multiplier=_FIRST_WAIT_S, max=_MAX_WAIT_S),
         before_sleep=tell,
     )
-    done = await retrying(step)
+    done: T = await retrying(once)
     tries: int = retrying.statistics.get("attempt_number", 1)
     if tries > 1:
         log.info("queue_step_done", extra={"step": name, "tries": tries})

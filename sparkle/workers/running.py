@@ -51,7 +51,9 @@ class RunningJobs:
             return
         held = self._runs.get(address.job)
         if held is not None:
-            log.warning("job_delivered_while_running", extra={"job": address.job, "attempt": delivery.attempt})
+            log.warning(
+                "job_delivered_while_running", extra={"job": address.job, "attempt": delivery.attempt}
+            )
             # the same message again: the run's own lease tells its fate; of another tenant: it waits its turn
             if held[0].address != address:
                 self._end_aside(lease.nak(_CLASH_DELAY_S))

@@ -1,4 +1,4 @@
-"""What one worker is told: region, name, model and its limits. Knows neither flags nor environment."""
+"""What one worker is told: where to serve, what, and its limits. Knows neither flags nor environment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Settings of the worker process; those of its connection and its engine stand elsewhere."""
+    """Settings of the worker process, `[worker]`; those of its engine stand elsewhere."""
 
     region: str = ""
     """Which region's jobs it takes. There is no default: content must not leave its region."""
+
+    nats: str = "nats://127.0.0.1:4222"
+    """Servers of the queue, comma-separated."""
 
     name: str = ""
     """Names the worker in subjects, chunks and logs; empty makes one of host name and chance."""

@@ -1,4 +1,4 @@
-"""What all jobs of one worker share: its settings, engine, way back to producers, and metrics. Knows no job."""
+"""What all jobs of one worker share: settings, engine, way back to producers, metrics. Knows no job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Station:
     metrics: WorkerMetrics
 
     async def publish_usage(self, record: UsageRecord) -> None:
-        """Send a metering record; while the server is away it waits in memory, within the connection's bound."""
+        """Send a metering record; while the server is away it waits, up to the connection's bound."""
         subject = subjects.usage(record.region, record.tenant, record.job)
         try:
             await self.connection.publish(subject, encode(record))

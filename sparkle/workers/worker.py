@@ -1,9 +1,10 @@
-"""One worker serving: pulls jobs while slots are free, routes frames, drains when told to. Knows no job's inside."""
+"""One worker serving: pulls jobs for free slots, routes frames, drains when told to. Knows no content."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
@@ -96,7 +97,7 @@ class Worker:
 
 
 async def _first_end(ending: asyncio.Task[None], tasks: set[asyncio.Task[None]]) -> None:
-    """Wait for `ending`, or for the first of the others that raises; one that just returns changes nothing."""
+    """Wait for `ending`, or the first of the others that raises; one that just returns changes nothing."""
     waiting = {ending, *tasks}
     while not ending.done():
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +105,7 @@ async def _first_end(ending: asyncio.Task[None], tasks: set[asyncio.Task[None]])
             task.result()
 
 
-async def _cancel(tasks: set[asyncio.Task[None]] ) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[object]]) -> None:
     """End tasks that are still at work, and wait until they have ended."""
     for task in tasks:
         task.cancel()

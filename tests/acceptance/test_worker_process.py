@@ -1,0 +1,197 @@
+"""Worker processes with real signals, real deaths and real exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from sparkle.config import environment
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection
+from sparkle.queue.local import LocalServer
+from sparkle.queue.topology import TopologySettings
+from sparkle.workers.lifecycle import ExitCode
+from tests.conftest import Eventually
+from tests.worker_at_work import REGION, WAIT_S, Producer, make_job, tokens_of
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).parents[2]
+STAND_IN = (sys.executable, "-m", "tests.stand_in_worker")
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import typer; from sparkle.workers.command import worker; typer.run(worker)",
+)
+
+
+class WorkerProcess:
+    """One worker process, its events and its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.lines.append(line.decode())
+
+    def events(self) -> list[str]:
+        """Names of the events logged so far."""
+        return [json.loads(line)["event"] for line in self.lines if line.startswith("{")]
+
+    def children(self) -> list[psutil.Process]:
+        """The engine process."""
+        return psutil.Process(self.process.pid).children()
+
+    async def exit_code(self) -> int:
+        """Wait for its end."""
+        async with asyncio.timeout(WAIT_S):
+            await self._reading
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def worker_process(*command: str) -> AsyncGenerator[WorkerProcess]:
+    """A worker process, killed after the test if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    worker = WorkerProcess(process)
+    try:
+        yield worker
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await worker.exit_code()
+
+
+def stand_in(server: LocalServer, *flags: str) -> Sequence[str]:
+    return (*STAND_IN, "--nats", server.url, *flags)
+
+
+@pytest_asyncio.fixture
+async def producer(connection: Connection) -> Producer:
+    return Producer(connection)
+
+
+async def test_sigterm_finishes_the_running_job_and_ends_with_nought(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with worker_process(*stand_in(nats_server)) as worker:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=30))
+        await eventually(lambda: watched.chunks)
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await watched.result()).tokens == tokens_of(watched.job)
+        assert await worker.exit_code() == ExitCode.OK
+    assert await producer.num_left() == 0
+    assert worker.events()[-1] == "worker_ended"
+
+
+async def test_a_second_sigterm_hands_the_job_to_another_process(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with worker_process(*stand_in(nats_server, "--name", "w-1")) as first:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=40))
+        await eventually(lambda: watched.chunks)
+        first.process.send_signal(signal.SIGINT)
+        await eventually(lambda: "worker_draining" in first.events())
+        first.process.send_signal(signal.SIGTERM)
+        assert await first.exit_code() == ExitCode.OK
+    async with worker_process(*stand_in(nats_server, "--name", "w-2")):
+        result = await watched.result()
+        await producer.until_empty()
+    assert (result.attempt, result.worker, result.tokens) == (2, "w-2", tokens_of(watched.job))
+    sent = watched.tokens(attempt=1)
+    assert 0 < len(sent) < len(result.tokens)
+    assert sent == result.tokens[: len(sent)]
+
+
+async def test_kill_9_of_a_worker_ends_its_engine_and_loses_nothing(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    await topology.apply(producer.connection, TopologySettings(regions=REGION, ack_wait_s=1.0))
+    async with worker_process(*stand_in(nats_server)) as first:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        await eventually(lambda: watched.chunks)
+        (engine,) = first.children()
+        first.process.kill()
+        await eventually(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    async with worker_process(*stand_in(nats_server)):
+        result = await watched.result()
+        await producer.until_empty()
+    assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+
+
+async def test_kill_9_of_the_engine_hands_jobs_back_and_ends_with_3(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with worker_process(*stand_in(nats_server)) as first:
+        jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=20)) for _ in range(3)]
+        await eventually(lambda: all(watched.chunks for watched in jobs))
+        (engine,) = first.children()
+        os.kill(engine.pid, signal.SIGKILL)
+        assert await first.exit_code() == ExitCode.ENGINE_EXITED
+    assert first.events().count("job_handed_back") == 3
+    assert "SIGKILL" in first.lines[-1]
+    async with worker_process(*stand_in(nats_server)):
+        for watched in jobs:
+            result = await watched.result()
+            assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+        await producer.until_empty()
+
+
+async def test_a_thousand_jobs_are_each_answered_once(producer: Producer, nats_server: LocalServer) -> None:
+    async with worker_process(*stand_in(nats_server, "--slots", "16")) as worker:
+        jobs = [await producer.submit(make_job("hello", max_tokens=8)) for _ in range(1000)]
+        for watched in jobs:
+            assert (await watched.result()).tokens == tokens_of(watched.job) == watched.tokens()
+        await producer.until_empty()
+        worker.process.send_signal(signal.SIGTERM)
+        assert await worker.exit_code() == ExitCode.OK
+    assert [len(watched.ends) for watched in jobs] == [1] * 1000
+    assert worker.events().count("job_done") == 1000
+
+
+async def _refused(*flags: str) -> tuple[int, str]:
+    async with worker_process(*COMMAND, *flags) as worker:
+        code = await worker.exit_code()
+    return code, worker.lines[-1]
+
+
+async def test_the_command_says_what_is_wrong_and_ends_with_its_code(
+    nats_server: LocalServer, tmp_path: Path
+) -> None:
+    assert await _refused("--nats", nats_server.url) == (
+        ExitCode.UNUSABLE,
+        "sparkle worker: region is missing; say which region's jobs to take, as in --region eu\n",
+    )
+    code, line = await _refused("--region", "eu", "--nats", nats_server.url, "--model", str(tmp_path))
+    assert (code, line) == (
+        ExitCode.UNUSABLE,
+        f"sparkle worker: model {tmp_path} is no checkpoint: it has no config.json\n",
+    )
+    code, line = await _refused("--region", "eu", "--nats", nats_server.url)
+    assert code == ExitCode.TOPOLOGY_MISSING
+    assert "sparkle topology apply" in line
+    url = nats_server.url
+    await nats_server.stop()
+    code, line = await _refused("--region", "eu", "--nats", url)
+    assert code == ExitCode.DISCONNECTED
+    assert line.startswith("sparkle worker: no server at 127.0.0.1:")

@@ -1,0 +1,265 @@
+"""How a worker starts, drains, hands back and fails: with a stand-in engine process and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+import pytest
+import pytest_asyncio
+
+from sparkle.errors import EngineExited, FailureCode, NotConnected, TopologyMissing
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.local import LocalServer
+from sparkle.queue.replies import ReplyStream
+from sparkle.queue.topology import TopologySettings
+from sparkle.schemas.answer import Result
+from sparkle.schemas.codec import encode
+from sparkle.schemas.priority import PriorityClass
+from sparkle.schemas.subjects import JobAddress
+from sparkle.workers.assembly import run_worker
+from sparkle.workers.lifecycle import LifeCycle
+from sparkle.workers.metrics import WorkerMetrics
+from sparkle.workers.settings import WorkerSettings
+from sparkle.workers.station import Station
+from sparkle.workers.worker import Worker
+from tests.conftest import Eventually
+from tests.engine_stand_in import CRASH_CODE, StandInEngine
+from tests.worker_at_work import REGION, TENANT, WAIT_S, Producer, at_work, make_job, tokens_of
+
+
+@pytest_asyncio.fixture
+async def producer(connection: Connection) -> Producer:
+    return Producer(connection)
+
+
+async def test_draining_finishes_what_runs_and_takes_nothing_new(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with at_work(nats_server.url) as worker:
+        running = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        await eventually(lambda: running.chunks)
+        worker.life.interrupt()
+        waiting = await producer.submit(make_job())
+        await worker.end()
+    assert (await running.result()).tokens == tokens_of(running.job) == running.tokens()
+    assert waiting.chunks == []
+    assert await producer.num_left() == 1
+
+
+async def test_a_second_signal_hands_running_jobs_to_another_worker(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with at_work(nats_server.url, name="w-1") as first:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=30))
+        await eventually(lambda: len(watched.tokens()) >= 3)
+        first.life.interrupt()
+        first.life.interrupt()
+        await first.end()
+    async with at_work(nats_server.url, name="w-2"):
+        result = await watched.result()
+        await producer.until_empty()
+    assert (result.attempt, result.worker) == (2, "w-2")
+    assert result.tokens == tokens_of(watched.job) == watched.tokens(attempt=2)
+    # what the first worker sent is a prefix of the answer
+    assert watched.tokens(attempt=1) == result.tokens[: len(watched.tokens(attempt=1))]
+    assert watched.text(attempt=1) == result.text[: len(watched.text(attempt=1))]
+
+
+async def test_a_drain_that_takes_too_long_hands_back(producer: Producer, nats_server: LocalServer) -> None:
+    async with at_work(nats_server.url, drain_s=0.1) as worker:
+        watched = await producer.submit(make_job("silent=1"))
+        await producer.until_running()
+        worker.life.interrupt()
+        await worker.end()
+    assert await producer.num_left() == 1
+    assert watched.ends == []
+
+
+async def test_a_job_survives_the_engines_death(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    # all classes have a waiting request: what is handed back must not come straight back to this worker
+    async with at_work(nats_server.url, engine=StandInEngine(slots=8), ends_with=EngineExited) as worker:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        await eventually(lambda: watched.chunks)
+        os.kill(worker.engine.pid, signal.SIGKILL)
+    async with at_work(nats_server.url):
+        result = await watched.result()
+        await producer.until_empty()
+    assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+    assert watched.tokens(attempt=2) == result.tokens
+
+
+async def test_a_job_that_ends_every_engine_is_given_up(producer: Producer, nats_server: LocalServer) -> None:
+    watched = await producer.submit(make_job("crash_after=2"))
+    for _ in range(2):
+        async with at_work(nats_server.url, max_deliveries=3, ends_with=EngineExited) as worker:
+            pass
+        assert worker.engine.returncode == CRASH_CODE
+    async with at_work(nats_server.url, max_deliveries=3):
+        failure = await watched.failure()
+        await producer.until_empty()
+    assert (failure.code, failure.attempt) == (FailureCode.POISON_JOB, 3)
+
+
+async def test_a_result_arrives_after_the_server_was_away(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with at_work(nats_server.url):
+        watched = await producer.submit(make_job("pace_ms=10", max_tokens=50))
+        await eventually(lambda: watched.chunks)
+        await nats_server.restart()
+        await eventually(lambda: producer.connection.is_up)
+        await topology.apply(producer.connection, TopologySettings(regions=REGION))
+        assert (await watched.result()).tokens == tokens_of(watched.job)
+        # and the worker takes jobs again
+        assert (await (await producer.submit(make_job())).result()).tokens
+
+
+async def test_a_job_delivered_again_while_it_runs_is_run_once(
+    producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    # redelivered long before the lease says that work goes on
+    await topology.apply(producer.connection, TopologySettings(regions=REGION, ack_wait_s=0.2))
+    async with at_work(nats_server.url):
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=50))
+        result = await watched.result()
+        await producer.until_empty()
+    assert "job_delivered_while_running" in [record.message for record in caplog.records]
+    assert result.attempt == 1
+    assert watched.tokens() == result.tokens == tokens_of(watched.job)
+    assert {chunk.attempt for chunk in watched.chunks} == {1}
+
+
+async def test_two_tenants_with_one_job_id_run_one_after_the_other(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    ours = make_job("pace_ms=10", max_tokens=20)
+    theirs = make_job("other", max_tokens=3, id=ours.id, tenant="other")
+    async with at_work(nats_server.url):
+        first = await producer.submit(ours)
+        await producer.until_running()
+        address = JobAddress(REGION, PriorityClass.P0, "other", theirs.id)
+        await producer.connection.publish_stored(address.subject, encode(theirs), headers={})
+        assert (await first.result()).tokens == tokens_of(ours)
+        await producer.until_empty()
+    end = await producer.feed.stored_end("other", ours.id)
+    assert isinstance(end, Result)
+    assert (end.tokens, end.attempt) == (tokens_of(theirs), 2)
+
+
+async def test_without_streams_it_ends_at_once_and_names_the_way_out(nats_server: LocalServer) -> None:
+    with pytest.raises(TopologyMissing, match="sparkle topology apply"):
+        async with at_work(nats_server.url):
+            pass
+
+
+async def test_an_engine_that_never_becomes_ready_ends_it(
+    connection: Connection, nats_server: LocalServer
+) -> None:
+    with pytest.raises(EngineExited, match="before it was ready"):
+        async with at_work(nats_server.url, engine=StandInEngine(slots=4, load_ms=-1)):
+            pass
+
+
+async def test_a_signal_while_the_model_loads_ends_both_processes(
+    connection: Connection, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    engine, life = StandInEngine(slots=4, load_ms=3_600_000), LifeCycle()
+    settings = WorkerSettings(region=REGION, nats=nats_server.url)
+    worker = asyncio.create_task(run_worker(settings, engine, life))
+    await eventually(lambda: _has_process(engine))
+    life.interrupt()
+    async with asyncio.timeout(WAIT_S):
+        await worker
+    assert engine.returncode == -signal.SIGKILL
+
+
+async def test_a_connection_that_ends_for_good_ends_the_worker(
+    connection: Connection, nats_server: LocalServer
+) -> None:
+    own = await Connection.open(ConnectionSettings(url=nats_server.url))
+    engine = StandInEngine(slots=4)
+    await engine.start()
+    station = Station(
+        worker="w-1",
+        settings=WorkerSettings(region=REGION),
+        connection=own,
+        replies=ReplyStream(own, "w-1"),
+        engine=engine,
+        metrics=WorkerMetrics(),
+    )
+    serving = asyncio.create_task(Worker(station, LifeCycle()).serve())
+    producer = Producer(connection)
+    await producer.submit(make_job("silent=1"))
+    await producer.until_running()
+    await own.close()
+    with pytest.raises(NotConnected, match=r"closed|for good"):
+        await serving
+    await engine.stop()
+
+
+async def test_metrics_count_jobs_and_tokens_without_ids(
+    producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with at_work(nats_server.url, metrics_port=0):
+        job = make_job("one two three", max_tokens=6)
+        await (await producer.submit(job, PriorityClass.P1)).result()
+        await (await producer.submit(make_job("fail=too_long"))).failure()
+        await producer.until_empty()
+        (port,) = [vars(record)["port"] for record in caplog.records if record.message == "metrics_served"]
+        page = await _http_get(port)
+    lines = page.splitlines()
+    for line in (
+        'sparkle_jobs_total{outcome="length"} 1.0',
+        'sparkle_jobs_total{outcome="too_long"} 1.0',
+        'sparkle_deliveries_total{priority="p1"} 1.0',
+        'sparkle_tokens_total{kind="prompt"} 3.0',
+        'sparkle_tokens_total{kind="completion"} 6.0',
+        'sparkle_queue_seconds_count{priority="p1"} 1.0',
+        "sparkle_first_token_seconds_count 1.0",
+        "sparkle_time_per_output_token_seconds_count 1.0",
+        "sparkle_slots 4.0",
+        "sparkle_slots_busy 0.0",
+    ):
+        assert line in lines
+    assert job.id not in page
+    assert TENANT not in page
+
+
+async def test_no_content_reaches_the_log(
+    producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with at_work(nats_server.url):
+        job = make_job("SECRET think=1", max_tokens=4)
+        result = await (await producer.submit(job)).result()
+        await (await producer.submit(make_job("SECRET fail=engine_error"))).failure()
+        await (await producer.submit_bytes(make_job(), b"SECRET")).failure()
+        await producer.until_empty()
+    logged = "\n".join(str(vars(record)) for record in caplog.records)
+    assert job.id in logged
+    for content in ("SECRET", result.text, result.reasoning, str(result.tokens)):
+        assert content not in logged
+
+
+def _has_process(engine: StandInEngine) -> bool:
+    try:
+        return engine.pid > 0
+    except AssertionError:
+        return False
+
+
+async def _http_get(port: int) -> str:
+    """The page of metrics at this port."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    page = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return page.decode()

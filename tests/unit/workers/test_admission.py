@@ -1,0 +1,81 @@
+"""Each refusal before a job starts, with its code, and without the sender's words in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkle.errors import FailureCode
+from sparkle.schemas.answer import Failure
+from sparkle.schemas.codec import MAX_MESSAGE_BYTES, encode
+from sparkle.schemas.ids import new_job_id
+from sparkle.schemas.job import Job
+from sparkle.schemas.packing import pack, unpack
+from sparkle.schemas.priority import PriorityClass
+from sparkle.schemas.subjects import JobAddress
+from sparkle.workers.admission import check_attempt, check_deadline, read_job, refusal
+
+SECRET = "the-secret-prompt"
+JOB = Job(prompt=SECRET, tenant="acme", region="eu", deadline_ms=10_000)
+ADDRESS = JobAddress(region="eu", priority=PriorityClass.P1, tenant="acme", job=JOB.id)
+
+
+def changed(**fields: object) -> bytes:
+    return pack({**unpack(encode(JOB)), **fields})
+
+
+def test_a_good_job_is_read_as_it_was_sent() -> None:
+    assert read_job(encode(JOB), ADDRESS, 1) == JOB
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", FailureCode.INVALID_JOB),
+        (SECRET.encode(), FailureCode.INVALID_JOB),
+        (pack({"kind": "chunk", "v": "1.0"}), FailureCode.INVALID_JOB),
+        (changed(max_tokens=SECRET), FailureCode.INVALID_JOB),
+        (changed(max_tokens=0), FailureCode.INVALID_JOB),
+        (changed(**{SECRET: 1}), FailureCode.INVALID_JOB),
+        (changed(tools=[{"name": SECRET}]), FailureCode.INVALID_JOB),
+        (changed(prompt=SECRET * (MAX_MESSAGE_BYTES // len(SECRET))), FailureCode.INVALID_JOB),
+        (changed(v="2.0"), FailureCode.UNSUPPORTED),
+    ],
+    ids=["empty", "no-msgpack", "no-job", "type", "bound", "unknown-field", "reserved", "too-large", "major"],
+)
+def test_a_bad_message_is_refused_without_its_content(payload: bytes, code: FailureCode) -> None:
+    refused = read_job(payload, ADDRESS, 3)
+    assert isinstance(refused, Failure)
+    assert (refused.job, refused.attempt, refused.code, refused.retryable) == (JOB.id, 3, code, False)
+    assert refused.message
+    assert SECRET not in refused.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("id", new_job_id()), ("tenant", "other"), ("region", "us"), ("tenant", None)]
+)
+def test_a_job_that_is_not_its_subjects_is_refused(field: str, value: str | None) -> None:
+    refused = read_job(changed(**{field: value}), ADDRESS, 1)
+    assert isinstance(refused, Failure)
+    assert (refused.job, refused.code) == (JOB.id, FailureCode.INVALID_JOB)
+    assert refused.message == f"{field}: not the one in the message's subject"
+
+
+def test_the_last_delivery_is_not_tried_and_those_before_it_are() -> None:
+    assert check_attempt(ADDRESS, 4, 5) is None
+    refused = check_attempt(ADDRESS, 5, 5)
+    assert refused is not None
+    assert (refused.code, refused.attempt, refused.retryable) == (FailureCode.POISON_JOB, 5, False)
+    assert check_attempt(ADDRESS, 9, 5) is not None
+
+
+def test_a_deadline_counts_to_the_millisecond() -> None:
+    assert check_deadline(JOB, ADDRESS, 1, 9.999) is None
+    refused = check_deadline(JOB, ADDRESS, 1, 10.25)
+    assert refused is not None
+    assert refused.code is FailureCode.DEADLINE_EXCEEDED
+    assert refused.message == "the deadline passed 250 ms before the job started"
+    assert check_deadline(JOB.evolve(deadline_ms=None), ADDRESS, 1, 1e9) is None
+
+
+def test_a_refusal_is_cut_to_what_a_failure_holds() -> None:
+    assert len(refusal(ADDRESS, 1, FailureCode.ENGINE_ERROR, "x" * 5000).message) == 2000
