@@ -80,19 +80,17 @@ def record(end: Result | Failure) -> dict[str, object]:
         now_s=12.5,
         unix_s=1000.25,
     )
-    return made.model_dump(
-        include={"outcome", "prompt_tokens", "completion_tokens", "queue_s", "total_s"}
-    ) | {
-        "finished_ms": made.finished_ms,
-        "priority": made.priority,
-    }
+    return made.model_dump(exclude={"v", "kind", "job", "tenant", "region", "worker", "attempt"})
 
 
 def test_a_results_record_has_the_results_counts() -> None:
     assert record(RESULT) == {
         "outcome": FinishReason.STOP,
         "prompt_tokens": 5,
+        "cached_tokens": 0,
         "completion_tokens": 2,
+        "drafted_tokens": 0,
+        "accepted_tokens": 0,
         "queue_s": 0.5,
         "total_s": 0.2,
         "finished_ms": 1_000_250,
@@ -104,7 +102,10 @@ def test_a_failures_record_has_what_was_used_until_then() -> None:
     assert record(FAILURE) == {
         "outcome": FailureCode.CANCELLED,
         "prompt_tokens": 7,
+        "cached_tokens": 0,
         "completion_tokens": 3,
+        "drafted_tokens": 0,
+        "accepted_tokens": 0,
         "queue_s": 0.5,
         "total_s": 2.5,
         "finished_ms": 1_000_250,
