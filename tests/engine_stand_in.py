@@ -49,15 +49,16 @@ VOCABULARY = 8192
 class StandInEngine(EngineProcess):
     """Starts this file instead of the engine; all else is the worker's real side."""
 
-    def __init__(self, *, slots: int = 8, load_ms: float = 0.0) -> None:
-        """Ready after `load_ms`; below 0 it ends without ever being ready."""
+    def __init__(self, *, slots: int = 8, load_ms: float = 0.0, fails_with: int = 0) -> None:
+        """Ready after `load_ms`; or it ends with the code `fails_with` instead, where that is not 0."""
         super().__init__(ROOT, EngineSettings(slots=slots))
         self._slots = slots
         self._load_ms = load_ms
+        self._fails_with = fails_with
 
     def _command(self, fd: int) -> list[str]:
-        own = [sys.executable, __file__, "--fd", str(fd)]
-        return [*own, "--slots", str(self._slots), "--load-ms", str(self._load_ms)]
+        own = [sys.executable, __file__, "--fd", str(fd), "--slots", str(self._slots)]
+        return [*own, "--load-ms", str(self._load_ms), "--fails-with", str(self._fails_with)]
 
 
 def token_of(job: str, index: int) -> int:
@@ -198,11 +199,12 @@ async def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--load-ms", type=float, required=True)
+    parser.add_argument("--fails-with", type=int, required=True)
     arguments = parser.parse_args()
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=arguments.fd))
-    if arguments.load_ms < 0:
-        sys.exit(CRASH_CODE)
     await asyncio.sleep(arguments.load_ms / 1000)
+    if arguments.fails_with:
+        sys.exit(arguments.fails_with)
     ready = Ready(
         model="stand-in", slots=arguments.slots, max_context_tokens=4096, kv_tokens=65_536, load_s=0.0
     )

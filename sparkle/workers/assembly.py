@@ -7,10 +7,11 @@ import logging
 from contextlib import AsyncExitStack
 
 from sparkle.engine.client import EngineProcess
+from sparkle.errors import CheckpointError, EngineExited
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.replies import ReplyStream
-from sparkle.workers.lifecycle import LifeCycle
+from sparkle.workers.lifecycle import ExitCode, LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings, new_worker_name
@@ -25,8 +26,8 @@ async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: Life
 
     `engine` has not been started yet; it is stopped at the end.
 
-    Raises NotConnected, TopologyMissing, EngineExited or ConfigError when it cannot go on; its jobs
-    have been handed back by then, where there is a server to take them.
+    Raises NotConnected, TopologyMissing, EngineExited, CheckpointError or ConfigError when it cannot go on;
+    its jobs have been handed back by then, where there is a server to take them.
     """
     worker = settings.name or new_worker_name()
     metrics = WorkerMetrics()
@@ -65,7 +66,10 @@ async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: Life
 
 
 async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
-    """Start the engine; False if a signal came first, with the process ended. Raises EngineExited."""
+    """Start the engine; False if a signal came first, with the process ended.
+
+    Raises EngineExited, or CheckpointError where the engine says by its exit code that another try is no use.
+    """
     starting = asyncio.create_task(engine.start(), name="start-engine")
     told = asyncio.create_task(life.draining.wait())
     try:
@@ -76,6 +80,10 @@ async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
         # loading cannot be interrupted by a frame, and there is nothing to lose yet
         await engine.stop(grace_s=0.0)
         return False
+    except EngineExited:
+        if engine.returncode == ExitCode.UNUSABLE:
+            raise CheckpointError("the engine cannot use the model; its last line says why") from None
+        raise
     finally:
         starting.cancel()
         told.cancel()

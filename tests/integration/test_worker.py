@@ -110,7 +110,7 @@ async def test_a_running_job_ends_when_it_is_cancelled_and_frees_its_slot(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with at_work(nats_server.url, engine=StandInEngine(slots=1)):
-        watched = await producer.submit(make_job("pace_ms=2", max_tokens=4096))
+        watched = await producer.submit(make_job("pace_ms=2", max_tokens=100_000))
         await eventually(lambda: watched.chunks)
         await producer.publisher.cancel(TENANT, watched.job.id)
         failure = await watched.failure()
@@ -145,7 +145,7 @@ async def test_a_running_job_ends_at_its_deadline_and_frees_its_slot(
 ) -> None:
     deadline_ms = int(time.time() * 1000) + 700
     async with at_work(nats_server.url, engine=StandInEngine(slots=1)):
-        watched = await producer.submit(make_job(script, max_tokens=4096, deadline_ms=deadline_ms))
+        watched = await producer.submit(make_job(script, max_tokens=100_000, deadline_ms=deadline_ms))
         failure = await watched.failure()
         assert time.time() * 1000 >= deadline_ms
         assert (await (await producer.submit(make_job())).result()).tokens

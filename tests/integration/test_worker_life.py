@@ -10,25 +10,33 @@ import signal
 import pytest
 import pytest_asyncio
 
-from sparkle.errors import EngineExited, FailureCode, NotConnected, TopologyMissing
+from sparkle.errors import (
+    CheckpointError,
+    EngineExited,
+    FailureCode,
+    NotConnected,
+    SparkleError,
+    TopologyMissing,
+)
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
+from sparkle.schemas import subjects
 from sparkle.schemas.answer import Result
 from sparkle.schemas.codec import encode
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.assembly import run_worker
-from sparkle.workers.lifecycle import LifeCycle
+from sparkle.workers.lifecycle import ExitCode, LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.settings import WorkerSettings
 from sparkle.workers.station import Station
 from sparkle.workers.worker import Worker
 from tests.conftest import Eventually
 from tests.engine_stand_in import CRASH_CODE, StandInEngine
-from tests.worker_at_work import REGION, TENANT, WAIT_S, Producer, at_work, make_job, tokens_of
+from tests.worker_at_work import REGION, TENANT, WAIT_S, Overheard, Producer, at_work, make_job, tokens_of
 
 
 @pytest_asyncio.fixture
@@ -120,6 +128,27 @@ async def test_a_result_arrives_after_the_server_was_away(
         assert (await (await producer.submit(make_job())).result()).tokens
 
 
+async def test_a_job_leaves_the_queue_only_after_its_end_is_stored(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    small = TopologySettings(regions=REGION, results_max_bytes=2000)
+    await topology.apply(producer.connection, small)
+    full = subjects.result(TENANT, make_job().id)
+    await producer.connection.publish_stored(full, b"x" * 1800, headers={})
+    heard = await Overheard.listen(producer.connection)
+    async with at_work(nats_server.url):
+        watched = await producer.submit(make_job(max_tokens=20))
+        await eventually(lambda: len(watched.tokens()) == 20)
+        later = len(heard.heartbeats) + 4
+        await eventually(lambda: len(heard.heartbeats) >= later)
+        assert heard.heartbeats[-1].running == [watched.job.id]
+        assert await producer.num_left() == 1
+        assert watched.ends == []
+        await topology.apply(producer.connection, TopologySettings(regions=REGION))
+        assert (await watched.result()).tokens == watched.tokens()
+        await producer.until_empty()
+
+
 async def test_a_job_delivered_again_while_it_runs_is_run_once(
     producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,11 +187,14 @@ async def test_without_streams_it_ends_at_once_and_names_the_way_out(nats_server
             pass
 
 
+@pytest.mark.parametrize(
+    ("fails_with", "error"), [(CRASH_CODE, EngineExited), (ExitCode.UNUSABLE, CheckpointError)]
+)
 async def test_an_engine_that_never_becomes_ready_ends_it(
-    connection: Connection, nats_server: LocalServer
+    fails_with: int, error: type[SparkleError], connection: Connection, nats_server: LocalServer
 ) -> None:
-    with pytest.raises(EngineExited, match="before it was ready"):
-        async with at_work(nats_server.url, engine=StandInEngine(slots=4, load_ms=-1)):
+    with pytest.raises(error):
+        async with at_work(nats_server.url, engine=StandInEngine(slots=4, fails_with=fails_with)):
             pass
 
 
