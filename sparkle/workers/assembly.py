@@ -58,7 +58,7 @@ async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: Life
             engine=engine,
             metrics=metrics,
         )
-        serving = Worker(station, life)
+        serving = Worker(station, life, heart)
         metrics.slots.set(engine.ready.slots)
         pulse.serving(model=engine.ready.model, slots=engine.ready.slots, jobs=serving.jobs)
         await serving.serve()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
-from sparkle.queue.control import CancelFeed
+from sparkle.queue.control import CancelFeed, HeartbeatSender
 from sparkle.queue.puller import Puller
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.running import RunningJobs
@@ -22,9 +22,11 @@ _SETTLE_S = 3.0
 class Worker:
     """A connected worker whose engine is ready."""
 
-    def __init__(self, station: Station, life: LifeCycle) -> None:
+    def __init__(self, station: Station, life: LifeCycle, heart: HeartbeatSender) -> None:
+        """`heart` beats already; here it also tells each change of state at once."""
         self._station = station
         self._life = life
+        self._heart = heart
         self._slots = station.engine.ready.slots
         self._running = RunningJobs(station, on_end=self._slot_freed)
         self._puller = Puller(
@@ -51,6 +53,7 @@ class Worker:
         ending = asyncio.create_task(self._drain(), name="drain")
         try:
             self._life.ready()
+            await self._heart.send()
             log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots})
             await _first_end(ending, tasks)
         finally:
@@ -66,6 +69,7 @@ class Worker:
         await self._life.draining.wait()
         self._puller.stop()
         log.info("worker_draining", extra={"worker": self._station.worker, "running": len(self._running)})
+        await self._heart.send()
         waits = {
             asyncio.create_task(self._running.wait_idle()),
             asyncio.create_task(self._life.handing_back.wait()),

@@ -223,7 +223,9 @@ async def test_heartbeats_tell_the_workers_life(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     heard = await Overheard.listen(producer.connection)
-    async with at_work(nats_server.url, name="w-7", engine=StandInEngine(slots=3, load_ms=200)) as worker:
+    # long between two beats: each state is told when it begins
+    engine = StandInEngine(slots=3, load_ms=200)
+    async with at_work(nats_server.url, name="w-7", engine=engine, heartbeat_s=0.5) as worker:
         watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
         await eventually(lambda: any(heartbeat.running for heartbeat in heard.heartbeats))
         worker.life.interrupt()

@@ -20,6 +20,7 @@ from sparkle.errors import (
 )
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
@@ -31,6 +32,7 @@ from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import ExitCode, LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
+from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings
 from sparkle.workers.station import Station
 from sparkle.workers.worker import Worker
@@ -225,7 +227,9 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
         engine=engine,
         metrics=WorkerMetrics(),
     )
-    serving = asyncio.create_task(Worker(station, LifeCycle()).serve())
+    life = LifeCycle()
+    heart = HeartbeatSender(own, Pulse(worker="w-1", region=REGION, life=life).heartbeat)
+    serving = asyncio.create_task(Worker(station, life, heart).serve())
     producer = Producer(connection)
     await producer.submit(make_job("silent=1"))
     await producer.until_running()
