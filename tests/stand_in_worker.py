@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 
+from sparkle.engine.logs import log_to_stderr
 from sparkle.errors import SparkleError
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle, exit_code
-from sparkle.workers.logs import log_to_stderr
 from sparkle.workers.settings import WorkerSettings
 from tests.engine_stand_in import StandInEngine
 
@@ -33,7 +32,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    log_to_stderr(logging.INFO)
+    log_to_stderr()
     try:
         asyncio.run(main())
     except SparkleError as error:

@@ -7,11 +7,12 @@ import logging
 from contextlib import AsyncExitStack
 
 from sparkle.engine.client import EngineProcess
+from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, EngineExited
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.replies import ReplyStream
-from sparkle.workers.lifecycle import ExitCode, LifeCycle
+from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings, new_worker_name
@@ -81,7 +82,7 @@ async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
         await engine.stop(grace_s=0.0)
         return False
     except EngineExited:
-        if engine.returncode == ExitCode.UNUSABLE:
+        if engine.returncode == UNUSABLE_CODE:
             raise CheckpointError("the engine cannot use the model; its last line says why") from None
         raise
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -74,9 +73,9 @@ def _serve(settings: WorkerSettings, file: Path | None, slots: int | None) -> No
     try:
         # a producer's install has the command but not these
         from sparkle.engine.client import EngineProcess
+        from sparkle.engine.logs import log_to_stderr
         from sparkle.engine.settings import EngineSettings, default_model
         from sparkle.workers.assembly import run_worker
-        from sparkle.workers.logs import log_to_stderr
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{error.name} is not installed; `pip install 'sparkle-inference[worker]'` brings it"
@@ -87,7 +86,7 @@ def _serve(settings: WorkerSettings, file: Path | None, slots: int | None) -> No
     model = settings.model or default_model()
     if not (model / "config.json").is_file():
         raise ConfigError(f"model {model} is no checkpoint: it has no config.json")
-    log_to_stderr(logging.INFO)
+    log_to_stderr()
 
     async def serve() -> None:
         life = LifeCycle()

@@ -169,6 +169,28 @@ async def test_a_thousand_jobs_are_each_answered_once(producer: Producer, nats_s
     assert worker.events().count("job_done") == 1000
 
 
+async def test_the_real_command_answers_with_the_bundled_model(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    flags = ("--region", REGION, "--nats", nats_server.url, "--slots", "2", "--name", "w-1")
+    async with worker_process(*COMMAND, *flags) as worker:
+        watched = [
+            await producer.submit(make_job("The alert says", max_tokens=12, sampling={"seed": 7}))
+            for _ in range(2)
+        ]
+        first, second = [await one.result() for one in watched]
+        await producer.until_empty()
+        worker.process.send_signal(signal.SIGTERM)
+        assert await worker.exit_code() == ExitCode.OK
+    # one seed, one answer, whatever runs beside it
+    assert first.tokens == second.tokens == watched[0].tokens()
+    assert first.text == second.text == watched[0].text()
+    assert first.text
+    assert 1 <= len(first.tokens) <= 12
+    assert first.worker == "w-1"
+    assert first.text not in "".join(worker.lines)
+
+
 def _has_ended(pid: int) -> bool:
     # where nobody waits for orphans, one that has ended is still listed
     return not psutil.pid_exists(pid) or bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

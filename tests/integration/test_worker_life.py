@@ -10,6 +10,7 @@ import signal
 import pytest
 import pytest_asyncio
 
+from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import (
     CheckpointError,
     EngineExited,
@@ -30,7 +31,7 @@ from sparkle.schemas.codec import encode
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.assembly import run_worker
-from sparkle.workers.lifecycle import ExitCode, LifeCycle
+from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings
@@ -190,7 +191,7 @@ async def test_without_streams_it_ends_at_once_and_names_the_way_out(nats_server
 
 
 @pytest.mark.parametrize(
-    ("fails_with", "error"), [(CRASH_CODE, EngineExited), (ExitCode.UNUSABLE, CheckpointError)]
+    ("fails_with", "error"), [(CRASH_CODE, EngineExited), (UNUSABLE_CODE, CheckpointError)]
 )
 async def test_an_engine_that_never_becomes_ready_ends_it(
     fails_with: int, error: type[SparkleError], connection: Connection, nats_server: LocalServer
