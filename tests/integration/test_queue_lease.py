@@ -94,8 +94,8 @@ async def test_a_job_handed_back_with_a_delay_comes_no_sooner(
 async def test_exactly_one_fate_wins(connection: Connection, deliveries: Deliveries) -> None:
     await publish(connection)
     lease = Lease(connection, await deliveries.get())
-    won = await asyncio.gather(lease.nak(), lease.ack(), lease.term(), lease.ack())
-    assert won == [True, False, False, False]
+    won = tuple(await asyncio.gather(lease.nak(), lease.ack(), lease.term(), lease.ack()))
+    assert won == (True, False, False, False)
     assert lease.fate is Fate.NAK
     assert (await deliveries.get()).attempt == 2
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ def port(server: LocalServer) -> int:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the server's files go in this test."""
-    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
@@ -97,6 +99,6 @@ async def test_without_a_binary_the_way_out_is_named(monkeypatch: pytest.MonkeyP
     def nowhere(name: str, *, path: str | None) -> None:
         return None
 
-    monkeypatch.setattr(local.shutil, "which", nowhere)
+    monkeypatch.setattr(shutil, "which", nowhere)
     with pytest.raises(ConfigError, match=r"sparkle-inference\[local\]"):
         await LocalServer().start()

@@ -38,6 +38,7 @@ class Slots:
         self.most_held = 0
         self.puller = Puller(connection, "local", self.free, self._deliver, settings)
         self._connection = connection
+        self._arrived = asyncio.Event()
 
     def free(self) -> int:
         return self.slots - len(self.held)
@@ -47,6 +48,16 @@ class Slots:
         self.held.append(lease)
         self.taken.append(lease)
         self.most_held = max(self.most_held, len(self.held))
+        self._arrived.set()
+
+    async def work_off(self, jobs: int) -> None:
+        """Take and finish so many jobs, one after the other."""
+        for _ in range(jobs):
+            async with asyncio.timeout(10.0):
+                while not self.held:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+            await self.finish_one()
 
     async def finish_one(self) -> None:
         await self.held[0].ack()
@@ -90,13 +101,11 @@ async def test_shorter_classes_go_first_and_each_class_in_its_order(
     assert slots.jobs == [p0_first, p0_second, p2, p4]
 
 
-async def test_no_class_starves_under_a_flood(connection: Connection, eventually: Eventually) -> None:
+async def test_no_class_starves_under_a_flood(connection: Connection) -> None:
     await publish(connection, *[P0] * 60, P2, P4)
     slots = Slots(connection, 1)
     async with pulling(slots):
-        for done in range(40):
-            await eventually(lambda done=done: len(slots.taken) > done and slots.held)
-            await slots.finish_one()
+        await slots.work_off(40)
     # every eighth job is not of the flood
     assert slots.classes[7] is P2
     assert slots.classes[15] is P4
@@ -104,15 +113,11 @@ async def test_no_class_starves_under_a_flood(connection: Connection, eventually
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 8])
-async def test_never_more_jobs_than_slots_and_each_job_once(
-    connection: Connection, eventually: Eventually, num_slots: int
-) -> None:
+async def test_never_more_jobs_than_slots_and_each_job_once(connection: Connection, num_slots: int) -> None:
     wanted = await publish(connection, *[PriorityClass(f"p{number % 5}") for number in range(120)])
     slots = Slots(connection, num_slots)
     async with pulling(slots):
-        for done in range(len(wanted)):
-            await eventually(lambda done=done: len(slots.taken) > done and slots.held)
-            await slots.finish_one()
+        await slots.work_off(len(wanted))
     assert Counter(slots.jobs) == Counter(wanted)
     assert slots.most_held <= num_slots
 
@@ -134,32 +139,22 @@ async def test_two_workers_share_a_burst_and_no_job_runs_twice(
 
 
 @pytest.mark.parametrize("num_slots", [1, 8])
-async def test_an_idle_worker_wakes_for_a_job(
-    connection: Connection, eventually: Eventually, num_slots: int
-) -> None:
+async def test_an_idle_worker_wakes_for_a_job(connection: Connection, num_slots: int) -> None:
     """With one slot the bell wakes it, with many a waiting request; neither needs the tick of a minute."""
     slots = Slots(connection, num_slots, PullSettings(tick_s=60.0))
     async with pulling(slots):
-        # the first job shows that it has begun to listen
-        await publish(connection, P1)
-        await eventually(lambda: slots.taken)
-        await slots.finish_one()
-        for priority in (P4, P0, P2):
-            taken = len(slots.taken)
+        for priority in (P1, P4, P0, P2):
             await publish(connection, priority)
-            await eventually(lambda taken=taken: len(slots.taken) > taken)
-            await slots.finish_one()
+            await slots.work_off(1)
     assert slots.classes == [P1, P4, P0, P2]
     assert slots.puller.surplus == 0
 
 
-async def test_a_freed_slot_is_filled_without_a_tick(connection: Connection, eventually: Eventually) -> None:
+async def test_a_freed_slot_is_filled_without_a_tick(connection: Connection) -> None:
     slots = Slots(connection, 1, PullSettings(tick_s=60.0))
     async with pulling(slots):
         await publish(connection, P0, P0, P0)
-        for done in range(3):
-            await eventually(lambda done=done: len(slots.taken) > done)
-            await slots.finish_one()
+        await slots.work_off(3)
 
 
 async def test_a_job_handed_back_comes_again_without_a_bell(

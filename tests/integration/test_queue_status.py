@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -57,10 +58,12 @@ async def test_it_counts_waiting_and_running_and_knows_the_oldest(connection: Co
 
 async def test_it_lists_the_workers_of_its_region(nats_server: LocalServer, connection: Connection) -> None:
     other = await Connection.open(ConnectionSettings(url=nats_server.url))
-    beating = [
-        asyncio.create_task(HeartbeatSender(other, lambda beat=beat: beat, 0.02).run())
-        for beat in (heartbeat("w2"), heartbeat("w1"), heartbeat("w3", region="mars"))
+    senders = [
+        HeartbeatSender(other, partial(heartbeat, "w2"), 0.02),
+        HeartbeatSender(other, partial(heartbeat, "w1"), 0.02),
+        HeartbeatSender(other, partial(heartbeat, "w3", "mars"), 0.02),
     ]
+    beating = [asyncio.create_task(sender.run()) for sender in senders]
     status = await read_status(connection, "local", listen_s=0.3)
     assert [worker.worker for worker in status.workers] == ["w1", "w2"]
     assert [status.waiting for status in status.classes] == [0] * 5
