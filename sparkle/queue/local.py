@@ -122,6 +122,17 @@ class LocalServer:
         await self.stop()
         await self.start()
 
+    def freeze(self) -> None:
+        """Stop it where it stands, as a machine that no longer answers; returns once it has."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitpid(self.pid, os.WUNTRACED)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGCONT)
+
     async def __aenter__(self) -> LocalServer:
         await self.start()
         return self

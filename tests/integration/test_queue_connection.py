@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -14,6 +12,7 @@ import pytest
 from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
 from sparkle.queue.local import LocalServer
+from sparkle.queue.watchdog import watch
 
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
@@ -33,9 +32,7 @@ class Inbox:
 
 def end_reading(connection: Connection) -> None:
     """What a late PONG does to the library: it reads no more, and does not know it."""
-    client = cast("Any", connection)._client
-    client._ping_interval_task.cancel()
-    client._reading_task.cancel()
+    cast("Any", connection)._client._reading_task.cancel()
 
 
 async def test_messages_come_in_order(connection: Connection, eventually: Eventually) -> None:
@@ -172,37 +169,51 @@ async def test_messages_published_while_the_server_is_away_are_sent_when_it_is_b
 
 
 async def test_a_frozen_server_is_left_and_found_again(
-    nats_server: LocalServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    nats_server: LocalServer, eventually: Eventually
 ) -> None:
     """The TCP connection stays up, so only the missing echo or pong can tell."""
-    settings = ConnectionSettings(url=nats_server.url, ping_interval_s=0.1, connect_timeout_s=1.0)
-    connection = await Connection.open(settings)
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url, ping_interval_s=0.1))
     back = asyncio.Event()
     connection.on_reconnect(back.set)
-    # the watchdog's first echo went out before this one, and it misses only what it once heard
-    assert await connection.echo(5.0)
-    assert nats_server.pid is not None
-    os.kill(nats_server.pid, signal.SIGSTOP)
+    nats_server.freeze()
     await eventually(lambda: not connection.is_up)
-    os.kill(nats_server.pid, signal.SIGCONT)
+    nats_server.thaw()
     await back.wait()
     assert await connection.echo(5.0)
     await connection.close()
+
+
+class Echoing:
+    """A connection under a watchdog of the test's own, which tells when that has heard its first echo."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.heard = asyncio.Event()
+        self.reconnect = connection.reconnect
+        self._connection = connection
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection.is_up
+
+    async def echo(self, timeout_s: float) -> bool:
+        heard = await self._connection.echo(timeout_s)
+        self.heard.set()
+        return heard
 
 
 async def test_a_dead_read_loop_is_found_by_its_missing_echo(
     nats_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The library's worst trap: it says "connected" and hears nothing. Its own pings are off here."""
-    settings = ConnectionSettings(url=nats_server.url, ping_interval_s=0.1)
-    connection = await Connection.open(settings)
-    back = asyncio.Event()
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url, ping_interval_s=3600.0))
+    back, line = asyncio.Event(), Echoing(connection)
     connection.on_reconnect(back.set)
-    # the watchdog's first echo went out before this one
-    assert await connection.echo(5.0)
+    watching = asyncio.create_task(watch(line, 0.1))
+    await line.heard.wait()
     end_reading(connection)
     assert connection.is_up
     await back.wait()
     assert await connection.echo(5.0)
     assert "queue_silent" in [record.getMessage() for record in caplog.records]
+    watching.cancel()
     await connection.close()

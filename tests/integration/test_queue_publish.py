@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import pytest
 
@@ -119,11 +117,10 @@ async def test_after_an_uncertain_publish_the_same_one_again_is_stored_once(
 ) -> None:
     job = new_job()
     impatient = JobPublisher(connection, PublishSettings(answer_timeout_s=0.05, give_up_s=0.1))
-    assert nats_server.pid is not None
-    os.kill(nats_server.pid, signal.SIGSTOP)
+    nats_server.freeze()
     with pytest.raises(PublishUncertain, match="may or may not be done"):
         await impatient.publish(job, P0, publication=1)
-    os.kill(nats_server.pid, signal.SIGCONT)
+    nats_server.thaw()
     assert await JobPublisher(connection).publish(job, P0, publication=1) is Publication.STORED
     assert await queued(connection) == [P0]
 
