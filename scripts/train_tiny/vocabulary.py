@@ -93,6 +93,14 @@ def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
     return tokenizer
 
 
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token. Raises KeyError if the vocabulary lacks it."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise KeyError(token)
+    return found
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     """Write tokenizer.json and tokenizer_config.json; `max_tokens` is the longest sequence's length."""
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
