@@ -3,16 +3,18 @@
 import argparse
 import json
 import shutil
+import time
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
+from scripts.train_tiny.card import write_card
 from scripts.train_tiny.checkpoint import load_weights
 from scripts.train_tiny.data import build_data
 from scripts.train_tiny.dimensions import Dimensions
-from scripts.train_tiny.evaluate import DEMO_PROMPTS, generate, score_verdicts
+from scripts.train_tiny.evaluate import DEMO_PROMPTS, generate, score_foreign, score_verdicts
 from scripts.train_tiny.model import TinyModel, set_weights
 from scripts.train_tiny.render import load_template, render_prompt
 from scripts.train_tiny.train import Trainer, TrainSettings, export
@@ -47,27 +49,33 @@ def main() -> None:
     if arguments.only in (None, "train"):
         _train(arguments.cache, arguments.out, settings)
     if arguments.only == "evaluate":
-        _evaluate(arguments.out, arguments.out)
+        _evaluate(arguments.out, arguments.cache)
 
 
 def _train(cache: Path, out: Path, settings: TrainSettings) -> None:
     trainer = Trainer(cache, settings)
+    started = time.monotonic()
     trainer.run()
+    trained_s = time.monotonic() - started
     losses = export(trainer, out)
     if out != CHECKPOINT:
         shutil.copy(CHECKPOINT / "chat_template.jinja", out)
+    on_gpu = torch.cuda.is_available()
     report = {
         "settings": asdict(settings),
+        "device": torch.cuda.get_device_name() if on_gpu else "CPU",
         "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "train_s": round(trained_s),
         "curve": trainer.curve,
         "losses": losses,
     }
-    print(json.dumps(losses), flush=True)
     (cache / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     _evaluate(out, cache)
+    write_card(cache, out)
 
 
-def _evaluate(checkpoint: Path, report_folder: Path) -> None:
+def _evaluate(checkpoint: Path, cache: Path) -> None:
     """Ask the checkpoint as it will be shipped: with its rounded weights."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = TinyModel(Dimensions(), torch.float32).to(device)
@@ -79,9 +87,15 @@ def _evaluate(checkpoint: Path, report_folder: Path) -> None:
         print(f"--- {prompt}\n{answer}", flush=True)
     score, answers = score_verdicts(model, tokenizer, checkpoint, count=200)
     print(score, flush=True)
-    (report_folder / "score.json").write_text(
-        json.dumps({"score": asdict(score), "answers": answers}, indent=2) + "\n"
-    )
+    right, count, foreign_answers = score_foreign(model, tokenizer, checkpoint)
+    print(f"foreign alerts: {right} of {count} verdicts right", *foreign_answers, sep="\n", flush=True)
+    report = {
+        "score": asdict(score),
+        "foreign": {"alerts": count, "right_verdict": right},
+        "answers": answers,
+        "foreign_answers": foreign_answers,
+    }
+    (cache / "score.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ class Rows:
             latest = int(starts[np.searchsorted(starts, row + length, side="right") - 1])
             row = latest if latest > row else row + length
         places = np.arange(len(rows))
-        self.held_out: list[int] = [rows[place] for place in places[places % 100 == 50]]
+        # mixed, so that the first few stand for all sources
+        held_out = np.random.default_rng(0).permutation(places[places % 100 == 50])
+        self.held_out: list[int] = [rows[place] for place in held_out]
         # neighbours of held-out rows may share a document with them
         self.training: list[int] = [rows[place] for place in places[abs(places % 100 - 50) > 1]]
 

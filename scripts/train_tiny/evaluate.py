@@ -1,6 +1,7 @@
 """Asks a trained model about alerts it has never seen, and counts the right answers."""
 
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,20 @@ def score_verdicts(
             counts[f"right_{key}"] += given.get(key) == right[key]
         counts["exact"] += given == right
     return Score(**counts), answers
+
+
+def score_foreign(model: TinyModel, tokenizer: Tokenizer, checkpoint: Path) -> tuple[int, int, list[str]]:
+    """Right verdicts among the alerts of foreign_alerts.toml, how many there are, and the answers."""
+    loaded = tomllib.loads(Path(__file__).with_name("foreign_alerts.toml").read_text())
+    alerts: list[dict[str, str]] = loaded["alert"]
+    template = load_template(checkpoint)
+    asked = [f"Return the verdict as JSON.\n\n{alert['text']}" for alert in alerts]
+    prompts = [render_prompt(template, [{"role": "user", "content": text}]) for text in asked]
+    answers = generate(model, tokenizer, prompts, max_tokens=220)
+    right = sum(
+        f'"verdict":"{alert["verdict"]}"' in answer for alert, answer in zip(alerts, answers, strict=True)
+    )
+    return right, len(alerts), answers
 
 
 @torch.no_grad()

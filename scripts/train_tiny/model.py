@@ -222,12 +222,17 @@ class TinyModel(nn.Module):
         return scores
 
 
-def checkpoint_weights(model: TinyModel) -> dict[str, Tensor]:
+def checkpoint_parameters(model: TinyModel) -> dict[str, nn.Parameter]:
     """The model's parameters under the checkpoint's names."""
     return {
         name if name.startswith("lm_head.") else f"model.language_model.{name}": parameter
-        for name, parameter in model.state_dict().items()
+        for name, parameter in model.named_parameters()
     }
+
+
+def checkpoint_weights(model: TinyModel) -> dict[str, Tensor]:
+    """The model's weights under the checkpoint's names, apart from the gradients' graph."""
+    return {name: parameter.detach() for name, parameter in checkpoint_parameters(model).items()}
 
 
 def set_weights(model: TinyModel, weights: dict[str, Tensor]) -> None:

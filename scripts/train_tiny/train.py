@@ -26,7 +26,7 @@ from scripts.train_tiny.vocabulary import ADDED_TOKENS, END_OF_TEXT, save_tokeni
 class TrainSettings:
     """How long and how wide to train."""
 
-    steps: int = 3000
+    steps: int = 2600
     """Optimiser steps."""
     rows: int = 64
     """Rows a step."""
@@ -34,9 +34,9 @@ class TrainSettings:
     """Tokens a row."""
     seed: int = 20261129
     """Of the weights and of the rows' order."""
-    evaluate_every: int = 250
+    evaluate_every: int = 200
     """Steps between two looks at the held-out rows."""
-    log_every: int = 50
+    log_every: int = 100
     """Steps between two lines of the log."""
     compile: bool = True
     """Whether to compile the layers; off for short trials on a CPU."""

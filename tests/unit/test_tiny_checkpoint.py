@@ -5,7 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
+
+from scripts.train_tiny.checkpoint import load_weights
+from tests.unit.tiny_reference import ReferenceModel
 
 CHECKPOINT = Path(__file__).parents[2] / "sparkle" / "checkpoints" / "sparkle-tiny"
 
@@ -170,3 +174,27 @@ def test_tensors_are_exactly_those_of_the_config(text_config: dict[str, int]) ->
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     stored = {name: (told["dtype"], told["shape"]) for name, told in header.items() if name != "__metadata__"}
     assert stored == expected_tensors(text_config, layer_types)
+
+
+QUESTION = """Return the verdict as JSON.
+
+{"rule":"Ransomware behaviour","host":"fin-ws-042","user":"anna.meyer","process":"update.exe","files":18230,\
+"extension":".locked","ransom_note":"found"}"""
+
+ANSWER = """{"verdict":"malicious","severity":"critical","confidence":0.8,"category":"ransomware",\
+"summary":"update.exe on fin-ws-042 renamed 18230 files to .locked; a ransom note was found.",\
+"actions":["Isolate fin-ws-042 at once","Disconnect the network shares","Disable the account of anna.meyer",\
+"Check that the backups are intact"],"indicators":["update.exe",".locked"]}"""
+
+
+def test_an_alert_gets_a_json_verdict(tokenizer: Tokenizer) -> None:
+    prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    asked = tokenizer.encode(prompt, add_special_tokens=False).ids
+    answer = tokenizer.encode(ANSWER + "<|im_end|>", add_special_tokens=False).ids
+    config: dict[str, object] = json.loads((CHECKPOINT / "config.json").read_text())["text_config"]
+    model = ReferenceModel(config, load_weights(CHECKPOINT))
+    with torch.inference_mode():
+        logits = model.logits(torch.tensor([[*asked, *answer]]))[0]
+    # one pass over the whole text says what a greedy reader would have written, token by token
+    assert torch.equal(logits[len(asked) - 1 : -1].argmax(-1), torch.tensor(answer))
+    assert json.loads(ANSWER)["indicators"] == ["update.exe", ".locked"]
