@@ -1,17 +1,15 @@
-"""The command `sparkle worker`: settings, signals and exit codes around one worker. Knows no job."""
+"""The command `sparkle worker`: flags in, one sentence and an exit code out. Knows no worker."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sparkle import config
+from sparkle.config import environment
 from sparkle.errors import ConfigError, SparkleError
-from sparkle.workers.lifecycle import LifeCycle, exit_code
-from sparkle.workers.settings import WorkerSettings
 
 
 def worker(
@@ -48,7 +46,7 @@ def worker(
     Exit codes: 0 told to end, 2 settings or model cannot be used, 3 the engine process ended, 4 the queue
     cannot be reached, 5 the streams are not declared (`sparkle topology apply`).
 
-    Every setting can also stand in `[worker]` and `[engine]` of `sparkle --config FILE`, or in the
+    Every setting can also stand in the tables `worker` and `engine` of `sparkle --config FILE`, or in the
     environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_SLOTS and so on.
     """
     flags = {
@@ -59,38 +57,22 @@ def worker(
         "drain_s": drain_s,
         "metrics_port": metrics_port,
     }
-    file: Path | None = getattr(context.obj, "config", None)
+    # only here is loaded what a worker needs, and a producer's install has not
+    from sparkle.workers.lifecycle import exit_code
+
     try:
-        settings = config.load(WorkerSettings, "worker", file=file, environ=config.environment(), flags=flags)
-        _serve(settings, file, slots)
+        _serve(getattr(context.obj, "config", None), flags, slots)
     except SparkleError as error:
         typer.echo(f"sparkle worker: {error}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
 
-def _serve(settings: WorkerSettings, file: Path | None, slots: int | None) -> None:
-    """Run one worker in an event loop of its own. Raises what `run_worker` raises."""
+def _serve(file: Path | None, flags: Mapping[str, object], slots: int | None) -> None:
+    """Be a worker. Raises ConfigError without the extra `worker`, else what `serve` raises."""
     try:
-        # a producer's install has the command but not these
-        from sparkle.engine.client import EngineProcess
-        from sparkle.engine.logs import log_to_stderr
-        from sparkle.engine.settings import EngineSettings, default_model
-        from sparkle.workers.assembly import run_worker
+        from sparkle.workers.serve import serve
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{error.name} is not installed; `pip install 'sparkle-inference[worker]'` brings it"
         ) from None
-    engine_settings = config.load(
-        EngineSettings, "engine", file=file, environ=config.environment(), flags={"slots": slots}
-    )
-    model = settings.model or default_model()
-    if not (model / "config.json").is_file():
-        raise ConfigError(f"model {model} is no checkpoint: it has no config.json")
-    log_to_stderr()
-
-    async def serve() -> None:
-        life = LifeCycle()
-        life.watch_signals(asyncio.get_running_loop())
-        await run_worker(settings, EngineProcess(model, engine_settings), life)
-
-    asyncio.run(serve())
+    serve(file, environment(), flags=flags, slots=slots)

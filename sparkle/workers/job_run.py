@@ -217,7 +217,8 @@ class JobRun:
         await self._station.publish_usage(record)
 
     async def _give_back(self, delay_s: float) -> None:
-        """Hand the message to whoever pulls next."""
+        """Hand the message to whoever pulls next; the chunks sent so far can be asked for a while longer."""
+        self._station.replies.leave(self.address.job)
         try:
             given = await self._lease.nak(delay_s)
         except QueueError as error:

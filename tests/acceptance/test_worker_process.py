@@ -28,11 +28,9 @@ pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = (sys.executable, "-m", "tests.stand_in_worker")
-COMMAND = (
-    sys.executable,
-    "-c",
-    "import typer; from sparkle.workers.command import worker; typer.run(worker)",
-)
+RUN = "import typer; from sparkle.workers.command import worker; typer.run(worker)"
+COMMAND = (sys.executable, "-c", RUN)
+PRODUCERS_INSTALL = (sys.executable, "-c", f"import sys; sys.modules['prometheus_client'] = None; {RUN}")
 
 
 class WorkerProcess:
@@ -196,8 +194,8 @@ def _has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-async def _refused(*flags: str) -> tuple[int, str]:
-    async with worker_process(*COMMAND, *flags) as worker:
+async def _refused(*flags: str, command: Sequence[str] = COMMAND) -> tuple[int, str]:
+    async with worker_process(*command, *flags) as worker:
         code = await worker.exit_code()
     return code, worker.lines[-1]
 
@@ -214,6 +212,9 @@ async def test_the_command_says_what_is_wrong_and_ends_with_its_code(
         ExitCode.UNUSABLE,
         f"sparkle worker: model {tmp_path} is no checkpoint: it has no config.json\n",
     )
+    code, line = await _refused("--region", "eu", command=PRODUCERS_INSTALL)
+    assert code == ExitCode.UNUSABLE
+    assert "prometheus_client is not installed; `pip install 'sparkle-inference[worker]'`" in line
     code, line = await _refused("--region", "eu", "--nats", nats_server.url)
     assert code == ExitCode.TOPOLOGY_MISSING
     assert "sparkle topology apply" in line

@@ -1,0 +1,35 @@
+"""One worker in this process: settings from file, environment and flags; signals; the log. Knows no job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkle.config import load
+from sparkle.engine.client import EngineProcess
+from sparkle.engine.logs import log_to_stderr
+from sparkle.engine.settings import EngineSettings, default_model
+from sparkle.errors import ConfigError
+from sparkle.workers.assembly import run_worker
+from sparkle.workers.lifecycle import LifeCycle
+from sparkle.workers.settings import WorkerSettings
+
+
+def serve(
+    file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, object], slots: int | None
+) -> None:
+    """Be a worker until a signal ends it. Raises what `config.load` and `run_worker` raise."""
+    settings = load(WorkerSettings, "worker", file=file, environ=environ, flags=flags)
+    engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags={"slots": slots})
+    model = settings.model or default_model()
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"model {model} is no checkpoint: it has no config.json")
+    log_to_stderr()
+    asyncio.run(_until_ended(settings, EngineProcess(model, engine_settings)))
+
+
+async def _until_ended(settings: WorkerSettings, engine: EngineProcess) -> None:
+    life = LifeCycle()
+    life.watch_signals(asyncio.get_running_loop())
+    await run_worker(settings, engine, life)
