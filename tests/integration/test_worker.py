@@ -226,8 +226,8 @@ async def test_heartbeats_tell_the_workers_life(
     # long between two beats: each state is told when it begins
     engine = StandInEngine(slots=3, load_ms=200)
     async with at_work(nats_server.url, name="w-7", engine=engine, heartbeat_s=0.5) as worker:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
-        await eventually(lambda: any(heartbeat.running for heartbeat in heard.heartbeats))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=40))
+        await eventually(lambda: watched.chunks)
         worker.life.interrupt()
         await worker.end()
         assert (await watched.result()).tokens == tokens_of(watched.job)
