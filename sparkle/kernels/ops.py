@@ -1,6 +1,7 @@
 """The only door to the kernels: each op checks what it is given, then computes. Knows no layers, no requests.
 
-Every op computes with the plain torch reference, whatever the device.
+The FP8 ops take their Triton kernel on a GPU and the plain torch reference elsewhere; the others compute with
+the reference, whatever the device.
 
 Shapes: T rows of a pass, S spans (the rows of one sequence each, one after another), H heads, D a head's
 width. `span_starts` int64 [S+1] rises from 0 to T; `slots` int64 [S] are all different. "float" is float32 or
@@ -24,6 +25,20 @@ from sparkle.kernels.checks import (
     require_shape,
     require_spans,
 )
+
+# re-exported under their own names: each is checked where it stands
+from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
+from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
+from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
+from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
+from sparkle.kernels.norm_quant import add_rms_norm as add_rms_norm
+from sparkle.kernels.norm_quant import add_rms_norm_quantise as add_rms_norm_quantise
+from sparkle.kernels.norm_quant import gated_rms_norm_quantise as gated_rms_norm_quantise
+from sparkle.kernels.quantise import Fp8Blocks as Fp8Blocks
+from sparkle.kernels.quantise import Fp8Rows as Fp8Rows
+from sparkle.kernels.quantise import quantise_blocks as quantise_blocks
+from sparkle.kernels.quantise import quantise_rows as quantise_rows
+from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
 
 BLOCK = reference.BLOCK
 """Rows and columns of a quantised matrix that share one scale."""

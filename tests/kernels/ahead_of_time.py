@@ -1,0 +1,76 @@
+"""Compiles kernels for the H200 on a machine without one, and reads what the compiler made of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+# triton has no types
+import triton  # pyright: ignore[reportMissingTypeStubs]
+from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+from triton.compiler import ASTSource  # pyright: ignore[reportMissingTypeStubs]
+
+SHARED_LIMIT_BYTES = 232_448
+"""The most shared memory that one block of an H200 may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One kernel for sm_90."""
+
+    ptx: str
+    shared_bytes: int
+    registers: int
+    stack_bytes: int
+    """Spilled registers live here: 0 is what a kernel should have."""
+
+
+def compile_for_h200(
+    kernel: object,
+    types: Mapping[str, str],
+    constants: Mapping[str, object],
+    *,
+    aligned: frozenset[str] = frozenset(),
+    warps: int = 4,
+    stages: int = 3,
+    pdl: bool = True,
+) -> Compiled:
+    """`types` in Triton's spelling ("*fp8e4nv", "i32") for each argument, `constants` for each constexpr.
+
+    Pointers are taken as aligned to 16 bytes, as torch's are, and so are the integers in `aligned`: multiples
+    of 16.
+    """
+    function = cast(Any, kernel)
+    names = cast(list[str], function.arg_names)
+    signature = {name: types.get(name, "constexpr") for name in names}
+    divisible = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
+        if signature[name].startswith("*") or name in aligned
+    }
+    source = cast(Any, ASTSource)(function, signature, constexprs=dict(constants), attrs=divisible)
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": pdl}
+    result = cast(Any, triton).compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    usage = _resource_usage(cast(bytes, result.asm["cubin"]))
+    return Compiled(
+        ptx=cast(str, result.asm["ptx"]),
+        shared_bytes=cast(int, result.metadata.shared),
+        registers=usage["REG"],
+        stack_bytes=usage["STACK"],
+    )
+
+
+def _resource_usage(cubin: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        report = subprocess.run(
+            [tool, "-res-usage", file.name], check=True, capture_output=True, text=True
+        ).stdout
+    return {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", report)}
