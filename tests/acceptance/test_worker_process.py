@@ -94,7 +94,7 @@ async def test_sigterm_finishes_the_running_job_and_ends_with_nought(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with worker_process(*stand_in(nats_server)) as worker:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=30))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=50))
         await eventually(lambda: watched.chunks)
         worker.process.send_signal(signal.SIGTERM)
         assert (await watched.result()).tokens == tokens_of(watched.job)
@@ -107,7 +107,7 @@ async def test_a_second_sigterm_hands_the_job_to_another_process(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with worker_process(*stand_in(nats_server, "--name", "w-1")) as first:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=40))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=100))
         await eventually(lambda: watched.chunks)
         first.process.send_signal(signal.SIGINT)
         await eventually(lambda: "worker_draining" in first.events())
@@ -127,7 +127,7 @@ async def test_kill_9_of_a_worker_ends_its_engine_and_loses_nothing(
 ) -> None:
     await topology.apply(producer.connection, TopologySettings(regions=REGION, ack_wait_s=1.0))
     async with worker_process(*stand_in(nats_server)) as first:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=60))
         await eventually(lambda: watched.chunks)
         engine_pid = first.engine_pid()
         first.process.kill()
@@ -142,7 +142,7 @@ async def test_kill_9_of_the_engine_hands_jobs_back_and_ends_with_3(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with worker_process(*stand_in(nats_server)) as first:
-        jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=20)) for _ in range(3)]
+        jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=60)) for _ in range(3)]
         await eventually(lambda: all(watched.chunks for watched in jobs))
         os.kill(first.engine_pid(), signal.SIGKILL)
         assert await first.exit_code() == ExitCode.ENGINE_EXITED

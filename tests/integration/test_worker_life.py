@@ -51,7 +51,7 @@ async def test_draining_finishes_what_runs_and_takes_nothing_new(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with at_work(nats_server.url) as worker:
-        running = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        running = await producer.submit(make_job("pace_ms=20", max_tokens=50))
         await eventually(lambda: running.chunks)
         worker.life.interrupt()
         waiting = await producer.submit(make_job())
@@ -65,7 +65,7 @@ async def test_a_second_signal_hands_running_jobs_to_another_worker(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with at_work(nats_server.url, name="w-1") as first:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=30))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=80))
         await eventually(lambda: len(watched.tokens()) >= 3)
         first.life.interrupt()
         first.life.interrupt()
@@ -95,7 +95,7 @@ async def test_a_job_survives_the_engines_death(
 ) -> None:
     # all classes have a waiting request: what is handed back must not come straight back to this worker
     async with at_work(nats_server.url, engine=StandInEngine(slots=8), ends_with=EngineExited) as worker:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=20))
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=60))
         await eventually(lambda: watched.chunks)
         os.kill(worker.engine.pid, signal.SIGKILL)
     async with at_work(nats_server.url):
@@ -121,7 +121,7 @@ async def test_a_result_arrives_after_the_server_was_away(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with at_work(nats_server.url):
-        watched = await producer.submit(make_job("pace_ms=10", max_tokens=50))
+        watched = await producer.submit(make_job("pace_ms=10", max_tokens=100))
         await eventually(lambda: watched.chunks)
         await nats_server.restart()
         await eventually(lambda: producer.connection.is_up)
@@ -170,7 +170,7 @@ async def test_a_job_delivered_again_while_it_runs_is_run_once(
 async def test_two_tenants_with_one_job_id_run_one_after_the_other(
     producer: Producer, nats_server: LocalServer
 ) -> None:
-    ours = make_job("pace_ms=10", max_tokens=20)
+    ours = make_job("pace_ms=10", max_tokens=100)
     theirs = make_job("other", max_tokens=3, id=ours.id, tenant="other")
     async with at_work(nats_server.url):
         first = await producer.submit(ours)
@@ -181,7 +181,8 @@ async def test_two_tenants_with_one_job_id_run_one_after_the_other(
         await producer.until_empty()
     end = await producer.feed.stored_end("other", ours.id)
     assert isinstance(end, Result)
-    assert (end.tokens, end.attempt) == (tokens_of(theirs), 2)
+    assert end.tokens == tokens_of(theirs)
+    assert end.attempt >= 2
 
 
 async def test_without_streams_it_ends_at_once_and_names_the_way_out(nats_server: LocalServer) -> None:
