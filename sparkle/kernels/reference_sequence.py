@@ -122,18 +122,15 @@ def paged_attention(
         )  # [Hkv, length, D]
         ends = torch.arange(context, length, device=query.device)
         seen = torch.arange(length, device=query.device) <= ends[:, None]  # [n, length]
-        out[start:stop] = (
-            F.scaled_dot_product_attention(
-                query[start:stop].transpose(0, 1).float()[None],
-                keys[None],
-                values[None],
-                attn_mask=seen,
-                scale=scale,
-                enable_gqa=True,
-            )[0]
-            .transpose(0, 1)
-            .to(query.dtype)
+        attended = F.scaled_dot_product_attention(
+            query[start:stop].transpose(0, 1).float()[None],
+            keys[None],
+            values[None],
+            attn_mask=seen,
+            scale=scale,
+            enable_gqa=True,
         )
+        out[start:stop] = attended[0].transpose(0, 1)
     return out
 
 

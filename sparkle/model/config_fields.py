@@ -68,11 +68,11 @@ IGNORED = frozenset(
 )
 """Fields that change no logit of the decoder."""
 
+WRAPPER_READ = frozenset({"model_type", "text_config", "eos_token_id", "quantization_config"})
 WRAPPER_IGNORED = frozenset(
     {
         "image_token_id",
         "language_model_only",
-        "text_config",
         "video_token_id",
         "vision_config",
         "vision_end_token_id",
@@ -116,7 +116,7 @@ def text_fields(top: Fields) -> Fields:
     if kind == "qwen3_5_text":
         text = top
     elif kind == "qwen3_5":
-        _check("", top, fixed=FIXED, others=READ | IGNORED | WRAPPER_IGNORED)
+        _check("", top, fixed=FIXED, others=WRAPPER_READ | WRAPPER_IGNORED | IGNORED)
         text = section(top, "text_config")
         if text.get("model_type") != "qwen3_5_text":
             raise UnsupportedModel(

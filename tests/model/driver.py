@@ -36,6 +36,7 @@ class Driver:
         page_tokens: int = 16,
         num_tokens: int = 1024,
         num_slots: int = 10,
+        dtype: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         num_pages = -(-num_tokens // page_tokens)
@@ -47,7 +48,7 @@ class Driver:
             page_tokens=page_tokens,
             num_slots=num_slots,
             device=CPU,
-            dtype=torch.float32,
+            dtype=dtype,
         )
         for part in (self.cache.keys, self.cache.values, self.cache.states, self.cache.columns):
             part.fill_(torch.nan)

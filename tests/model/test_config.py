@@ -182,6 +182,7 @@ def test_end_tokens(
         ("text_config.sliding_window", 4096, "sliding_window is a field"),
         ("text_config.rope_scaling", {"type": "yarn"}, "rope_scaling is a field"),
         ("audio_config", {}, "audio_config is a field"),
+        ("head_dim", 128, "head_dim is a field that this model does not have"),
         ("text_config.rope_parameters", None, "rope_parameters must be an object"),
         ("text_config.rope_parameters.rope_type", "yarn", "rope_parameters.rope_type is 'yarn'"),
         ("text_config.rope_parameters.factor", 4.0, "rope_parameters.factor is a field"),

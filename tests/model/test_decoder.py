@@ -64,6 +64,7 @@ class Pair:
     def __init__(self, shape: Shape, seed: int, directory: Path) -> None:
         self.published = Published(shape, seed)
         self.published.save(directory)
+        self.directory = directory
         self.config: ModelConfig = read_config(directory)
         weights, _ = load_weights(directory, self.config, device=CPU, dtype=torch.float32)
         self.decoder = Decoder(self.config, weights)
@@ -206,3 +207,14 @@ def test_a_pass_over_nothing_changes_nothing(pair: Pair) -> None:
     assert logits.shape == (0, VOCAB)
     for part, was in zip(parts, before, strict=True):
         assert torch.equal(part.nan_to_num(nan=7.5), was.nan_to_num(nan=7.5))
+
+
+def test_bfloat16_is_the_same_model_to_its_own_rounding(pair: Pair) -> None:
+    """Eight bits of mantissa; the recurrent state and the logits stay float32."""
+    weights, _ = load_weights(pair.directory, pair.config, device=CPU, dtype=torch.bfloat16)
+    driver = Driver(Decoder(pair.config, weights), pair.config, dtype=torch.bfloat16)
+    sequence = driver.start()
+    text, wanted = pair.texts[2], pair.wanted[2]
+    logits = [driver.run((sequence, part))[0] for part in (text[:40], text[40:41], text[41:])]
+    assert logits[0].dtype == torch.float32
+    assert float((torch.cat(logits) - wanted).square().mean().sqrt()) < 0.03

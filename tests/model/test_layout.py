@@ -6,6 +6,8 @@ import re
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkle.model.layout import kv_cells
 
@@ -31,11 +33,25 @@ def test_rows_go_on_where_their_sequence_ended() -> None:
     assert cells([2, 1, 3, 0], [2, 0, 5, 0], tables, page_tokens=3) == expected
 
 
-@pytest.mark.parametrize("page_tokens", [1, 2, 16, 100])
-def test_every_place_of_a_sequence_has_its_own_cell(page_tokens: int) -> None:
-    pages = list(range(40, 0, -1))
-    found = cells([40], [0], [pages], page_tokens)
-    assert found == [pages[at // page_tokens] * page_tokens + at % page_tokens for at in range(40)]
+@settings(deadline=None)  # a busy machine is no fault of the layout
+@given(data=st.data(), page_tokens=st.integers(1, 9))
+def test_cells_against_the_definition(data: st.DataObject, page_tokens: int) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 12), max_size=5))
+    contexts = [data.draw(st.integers(0, 12)) for _ in lengths]
+    needed = [
+        -(-(context + length) // page_tokens) for context, length in zip(contexts, lengths, strict=True)
+    ]
+    order = data.draw(st.permutations(range(sum(needed))))
+    tables = [[order.pop() for _ in range(count)] for count in needed]
+    expected = [
+        table[place // page_tokens] * page_tokens + place % page_tokens
+        for table, context, length in zip(tables, contexts, lengths, strict=True)
+        for place in range(context, context + length)
+    ]
+    width = max(needed, default=0) + 1
+    padded = [table + [-1] * (width - len(table)) for table in tables]
+    assert cells(lengths, contexts, padded, page_tokens) == expected
+    assert len(set(expected)) == sum(lengths)
 
 
 def test_no_spans() -> None:

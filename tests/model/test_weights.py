@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparkle.errors import CheckpointError, TensorMismatch
-from sparkle.model.config import read_config
+from sparkle.model.config import LayerType, read_config
 from sparkle.model.decoder import Decoder
 from sparkle.model.weights import DeltaNetWeights, LoadReport, load_weights
 from tests.model.checkpoint_files import read_fields, read_tensors, write_fields, write_tensors
@@ -74,6 +74,14 @@ def test_the_wrapped_form_gives_the_same_bits_and_lists_what_it_skips(plain: Pat
     write_fields(single / "config.json", {"model_type": "qwen3_5", "text_config": text, "vision_config": {}})
     assert load(single) == LoadReport(dequantised=0, skipped=tuple(sorted(later)))
     assert torch.equal(logits_of(single), logits_of(plain))
+
+
+def test_the_bundled_model_is_read_in_full() -> None:
+    directory = Path(__file__).parents[2] / "sparkle" / "checkpoints" / "sparkle-tiny"
+    layer_types = read_config(directory).layer_types
+    full = layer_types.count(LayerType.FULL)
+    linear = layer_types.count(LayerType.LINEAR)
+    assert load(directory) == LoadReport(dequantised=7 * full + 6 * linear, skipped=())
 
 
 def test_bfloat16_is_widened_exactly(plain: Path, single: Path) -> None:
