@@ -61,11 +61,11 @@ def print_figures(figures: Iterable[Figure], *, commit: str) -> None:
             f"{figure.case:32s} {figure.value:10.2f} {figure.unit}  floor {figure.floor:9.2f}  "
             f"{share:5.1f} %  spread {figure.spread:.2f}"
         )
-    versions = {name: version(name) for name in ("torch", "triton")}
+    versions = {"python": platform.python_version(), **{name: version(name) for name in ("torch", "triton")}}
     where = {
         "machine": f"{platform.system()} {platform.machine()}",
         "gpu": torch.cuda.get_device_name(),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
         "commit": commit,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }

@@ -17,7 +17,7 @@ from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.launch_order import fetch_weights_then_wait, start_next_then_wait
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, require_factors, rows_to_float
 from sparkle.kernels.reference import dequantise_blocks
-from sparkle.kernels.tuning import MAX_SMALL_ROWS, LinearSettings, block_rows, linear_settings
+from sparkle.kernels.tuning import LinearSettings, block_rows, few_rows, linear_settings
 
 SUM_COLUMNS = 1024
 
@@ -43,7 +43,7 @@ def fp8_linear_parts(x: Fp8Rows, w: Fp8Blocks, *, dtype: torch.dtype = torch.bfl
         return fp8_linear_reference(x, w, dtype=dtype)[None]
     if columns % 16:
         raise ValueError(f"w has {columns} rows but on a GPU they must be a multiple of 16")
-    if rows > MAX_SMALL_ROWS:
+    if rows > few_rows(columns, depth):
         return fp8_linear_scaled_mm(x, w, dtype=dtype)[None]
     return fp8_linear_triton(x, w, dtype=dtype, settings=linear_settings(columns, depth, rows=rows), pdl=True)
 
@@ -139,9 +139,11 @@ def block_product(
     BM: constexpr,
 ) -> Block:
     """float32 [BN, BM]: the tile (i_n, i_m) over the groups start..stop of K, columns on the first axis."""
-    # beyond the last row the last one is read again: no masks in the loop, and nothing of it is stored
+    # beyond the last column the last is read again: no mask on weights, and nothing of it is stored
     o_n = tl.minimum(i_n * BN + tl.arange(0, BN), columns - 1).to(tl.int64)
-    o_m = tl.minimum(i_m * BM + tl.arange(0, BM), rows - 1)
+    o_m = i_m * BM + tl.arange(0, BM)
+    # rows are masked: all programs reading one row sixteen times would queue for the same lines of the cache
+    row = o_m < rows
     o_k = start * 128 + tl.arange(0, 128)
     p_w += o_n[:, None] * depth + o_k[None, :]
     p_x += o_m[None, :] * depth + o_k[:, None]
@@ -152,14 +154,14 @@ def block_product(
     b_y = tl.zeros((BN, BM), tl.float32)
     # the pipeline takes only what the tensor core reads: scales are asked for one group ahead by hand
     b_ws = tl.load(p_ws, mask=start < stop, other=0.0)
-    b_xs = tl.load(p_xs, mask=start < stop, other=0.0)
+    b_xs = tl.load(p_xs, mask=row & (start < stop), other=0.0)
     for i_group in range(start, stop):
         p_ws += 1
         p_xs += rows
         b_next_ws = tl.load(p_ws, mask=i_group + 1 < stop, other=0.0)
-        b_next_xs = tl.load(p_xs, mask=i_group + 1 < stop, other=0.0)
+        b_next_xs = tl.load(p_xs, mask=row & (i_group + 1 < stop), other=0.0)
         # each group of 128 leaves the tensor core's narrow accumulator before it is added
-        b_group = tl.dot(tl.load(p_w), tl.load(p_x))
+        b_group = tl.dot(tl.load(p_w), tl.load(p_x, mask=row[None, :], other=0.0))
         if BN <= 128:
             b_y += b_group * (b_ws * b_xs)[None, :]
         else:

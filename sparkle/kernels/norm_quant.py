@@ -27,7 +27,7 @@ from sparkle.kernels.quantise import (
     require_groups,
 )
 
-NORM_WARPS = 16
+NORM_WARPS = 8
 GATED_HEADS_PER_PROGRAM = 8
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MAX_SMALL_ROWS = 64
-"""Up to here our kernel is faster than scaled_mm."""
+MAX_BLOCK_ROWS = 64
+"""The most activation rows a program holds: with 128 its accumulators leave no room for a second program."""
 
 MULTIPROCESSORS = 132
 
@@ -49,6 +49,7 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
+    few_rows: int
     split: int
     tiles: Mapping[int, _Tile]
     """By the rows a program holds."""
@@ -57,17 +58,23 @@ class _Measured:
 # [N, K] of Qwen3.8-27B; bench/linear_sweep.py measures, the figures stand in bench/results
 _H200 = {
     # gdn_in
-    (16384, 5120): _Measured(1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 2)}),
+    (16384, 5120): _Measured(32, 1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 2)}),
     # attention_in
-    (14336, 5120): _Measured(1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 4)}),
+    (14336, 5120): _Measured(32, 1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 4)}),
     # out
-    (5120, 6144): _Measured(4, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 3, 4, 1), 64: _Tile(64, 3, 4, 1)}),
+    (5120, 6144): _Measured(64, 4, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 3, 4, 1), 64: _Tile(64, 3, 4, 1)}),
     # gate_up
-    (34816, 5120): _Measured(1, {16: _Tile(128, 3, 4, 1), 32: _Tile(128, 3, 8, 1), 64: _Tile(64, 3, 4, 2)}),
+    (34816, 5120): _Measured(
+        64, 1, {16: _Tile(128, 3, 4, 1), 32: _Tile(128, 3, 8, 1), 64: _Tile(64, 3, 4, 2)}
+    ),
     # down
-    (5120, 17408): _Measured(6, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 4, 4, 2), 64: _Tile(128, 3, 4, 1)}),
+    (5120, 17408): _Measured(
+        64, 6, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 4, 4, 2), 64: _Tile(128, 3, 4, 1)}
+    ),
     # lm_head
-    (248320, 5120): _Measured(1, {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}),
+    (248320, 5120): _Measured(
+        64, 1, {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}
+    ),
 }
 
 
@@ -76,9 +83,14 @@ def measured_shapes() -> list[tuple[int, int]]:
     return list(_H200)
 
 
+def few_rows(columns: int, depth: int) -> int:
+    """Up to so many rows our kernel is faster than scaled_mm for a weight [columns, depth]."""
+    return _settings(columns, depth).few_rows
+
+
 def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:
     """The settings for `rows` rows times a weight [columns, depth]."""
-    measured = _H200.get((columns, depth)) or _unmeasured(columns, depth)
+    measured = _settings(columns, depth)
     tile = measured.tiles[block_rows(rows)]
     return LinearSettings(
         block_columns=tile.block_columns,
@@ -91,11 +103,15 @@ def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:
 
 def block_rows(rows: int) -> int:
     """Activation rows a program holds, the tensor core's N side: no wgmma is made of fewer than 16."""
-    return max(16, min(MAX_SMALL_ROWS, 1 << (rows - 1).bit_length()))
+    return max(16, min(MAX_BLOCK_ROWS, 1 << (rows - 1).bit_length()))
+
+
+def _settings(columns: int, depth: int) -> _Measured:
+    return _H200.get((columns, depth)) or _unmeasured(columns, depth)
 
 
 def _unmeasured(columns: int, depth: int) -> _Measured:
     # about two programs a multiprocessor, each with at least four groups of K
     tiles = -(-columns // 64)
     split = max(1, min(8, depth // 512, round(2 * MULTIPROCESSORS / tiles)))
-    return _Measured(split, {width: _Tile(64, 4, 4, 0) for width in (16, 32, 64)})
+    return _Measured(MAX_BLOCK_ROWS, split, {width: _Tile(64, 4, 4, 0) for width in (16, 32, 64)})
