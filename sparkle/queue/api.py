@@ -67,6 +67,11 @@ def as_count(value: object) -> int:
 
 
 async def is_declared(connection: Connection, subject: str, *, timeout_s: float) -> bool:
-    """Whether a stream holds `subject`, though it may not answer now. Raises NotConnected."""
+    """Whether a stream holds `subject`, though it may not answer now.
+
+    Raises NotConnected also when JetStream cannot tell, as a cluster without a leader.
+    """
     answer = await ask(connection, "STREAM.NAMES", {"subject": subject}, timeout_s=timeout_s)
-    return not answer.code and bool(answer.fields.get("streams"))
+    if answer.code:
+        raise NotConnected(f"JetStream cannot tell its streams (code {answer.code}: {answer.reason})")
+    return bool(answer.fields.get("streams"))

@@ -2,7 +2,9 @@
 
 The traps (facts of nats-py 2.16): an error callback that raises ends the read loop; so does a PONG after a
 timed-out `flush`, so nothing here flushes; a payload over the server's limit closes the connection for good;
-a dead read loop still says "connected", so a watchdog listens for its own echo.
+a dead read loop still says "connected", so a watchdog listens for its own echo; an end for good may never
+reach the callback, so the watchdog looks for it; a cancellation is swallowed while it flushes, so it is
+raised again.
 """
 
 from __future__ import annotations
@@ -10,17 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from sparkle.errors import ConfigError, MessageTooLarge, NotConnected, PublishUncertain, TopologyMissing
+from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain
+from sparkle.queue.connection_settings import ConnectionSettings
 from sparkle.queue.envelope import NO_HEADERS, Envelope
+from sparkle.queue.library import abort, header_bytes, our_errors
 from sparkle.queue.stored import StoreOutcome, read_ack
 from sparkle.queue.watchdog import watch
 
@@ -28,46 +31,7 @@ __all__ = ["Connection", "ConnectionSettings", "Envelope", "Handler", "Subscript
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSettings:
-    """Where the server is and how patient to be."""
-
-    url: str = field(default="nats://127.0.0.1:4222", repr=False)
-    """Servers, comma-separated; `nats://user:password@host:port` where one is needed."""
-
-    name: str = "sparkle"
-    """Name of this connection in the server's monitoring."""
-
-    inbox_prefix: str = "_INBOX"
-    """Where answers come to; private to each user where permissions are set."""
-
-    connect_timeout_s: float = 5.0
-    """How long `open` tries before it raises NotConnected."""
-
-    request_timeout_s: float = 5.0
-    """How long to wait for an answer where no other time is given."""
-
-    reconnect_wait_s: float = 0.25
-    """Mean wait between two tries of the same server; each process draws its own."""
-
-    ping_interval_s: float = 5.0
-    """How often to see whether the server is still there."""
-
-    pending_bytes: int = 64 * 1024 * 1024
-    """What may wait to be sent while the server is away."""
-
-    def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "request_timeout_s", "reconnect_wait_s", "ping_interval_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
-        if self.pending_bytes < 1024 * 1024:
-            raise ConfigError(f"pending_bytes is {self.pending_bytes} but must be at least {1024 * 1024}")
-
-    @property
-    def servers(self) -> list[str]:
-        """Each server's address."""
-        return [server.strip() for server in self.url.split(",") if server.strip()]
+_CLOSE_S = 5.0
 
 
 Handler = Callable[[Envelope], Awaitable[None]]
@@ -109,7 +73,7 @@ class Connection:
             cause = connection._client.last_error or error
             await connection._client.close()
             raise NotConnected(
-                f"no server at {_without_secrets(settings.servers)} within {settings.connect_timeout_s} s "
+                f"no server at {settings.shown} within {settings.connect_timeout_s} s "
                 f"({type(cause).__name__}: {cause}); start one, or check the address and the password"
             ) from None
         connection._up.set()
@@ -149,13 +113,25 @@ class Connection:
         """Call `callback` after each reconnection; subscriptions are already back by then."""
         self._callbacks.append(callback)
 
+    def has_ended(self) -> bool:
+        """Whether the connection has ended for good; the library does not always tell, so it is asked."""
+        if self._client.is_closed and not self.closed.is_set():
+            abort(self._client)
+            self._ended()
+        return self.closed.is_set()
+
     async def close(self) -> None:
         """Send what waits and end for good. Subscriptions end with it."""
         self._up.clear()
         if self._watchdog is not None:
             self._watchdog.cancel()
-        await self._client.close()
-        self.closed.set()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._client.close()
+        except TimeoutError:
+            # a frozen server never takes what waits, and the library has no way to drop it
+            abort(self._client)
+        self._ended()
 
     async def publish(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
@@ -165,7 +141,7 @@ class Connection:
         Raises MessageTooLarge (headers count), NotConnected when closed or too much is held back.
         """
         self._check_size(subject, payload, headers)
-        with _our_errors(subject):
+        with our_errors(subject):
             await self._client.publish(subject, payload, reply, dict(headers) if headers else None)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
@@ -181,7 +157,7 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - the library's read loop must survive any handler
                 log.error("handler_failed", extra={"subject": subject, "error": type(error).__name__})
 
-        with _our_errors(subject):
+        with our_errors(subject):
             subscription = await self._client.subscribe(subject, cb=guarded)  # pyright: ignore[reportUnknownMemberType] - a bare Future
         return Subscription(subscription)
 
@@ -205,7 +181,7 @@ class Connection:
         self._check_size(subject, payload, headers)
         wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
         await self._until_up(wait_s)
-        with _our_errors(subject):
+        with our_errors(subject):
             message = await self._client.request(
                 subject, payload, timeout=wait_s, headers=dict(headers) if headers else None
             )
@@ -254,7 +230,7 @@ class Connection:
         await self._client.force_reconnect()
 
     def _check_size(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> None:
-        size = len(payload) + _header_bytes(headers or NO_HEADERS)
+        size = len(payload) + header_bytes(headers or NO_HEADERS)
         if size > self.max_payload_bytes:
             raise MessageTooLarge(
                 f"message to {subject} has {size} bytes with its headers but the server takes at most "
@@ -262,7 +238,7 @@ class Connection:
             )
 
     async def _until_up(self, timeout_s: float) -> None:
-        if self._client.is_closed:
+        if self.has_ended():
             raise NotConnected("the connection is closed; open a new one")
         try:
             async with asyncio.timeout(timeout_s):
@@ -293,38 +269,12 @@ class Connection:
             callback()
 
     async def _on_closed(self) -> None:
+        self._ended()
+
+    def _ended(self) -> None:
         self._up.clear()
         self.closed.set()
 
 
-@contextmanager
-def _our_errors(subject: str) -> Generator[None]:
-    """The library's errors as ours."""
-    try:
-        yield
-    except nats.errors.NoRespondersError:
-        raise TopologyMissing(f"nobody listens to {subject}; run `sparkle topology apply`") from None
-    except nats.errors.TimeoutError:
-        raise PublishUncertain(f"no answer in time from {subject}; it may or may not be done") from None
-    except nats.errors.MaxPayloadError:
-        raise MessageTooLarge(f"message to {subject} is over the server's limit; shorten it") from None
-    except nats.errors.OutboundBufferLimitError:
-        raise NotConnected("the server is away and too much waits to be sent already") from None
-    except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError):
-        raise NotConnected("the connection is closed; open a new one") from None
-
-
 def _envelope(message: Msg) -> Envelope:
     return Envelope(message.subject, message.data, message.headers or NO_HEADERS, message.reply)
-
-
-def _header_bytes(headers: Mapping[str, str]) -> int:
-    """Bytes of the header block: a first line, `name: value` lines, an empty line."""
-    if not headers:
-        return 0
-    lines = sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
-    return len("NATS/1.0\r\n") + lines + len("\r\n")
-
-
-def _without_secrets(servers: list[str]) -> str:
-    return ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in servers)

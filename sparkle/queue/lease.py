@@ -18,6 +18,7 @@ from sparkle.errors import ConfigError, NotConnected, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.tries import tries
+from sparkle.queue.waiting import until
 from sparkle.schemas.subjects import JobAddress
 
 log = logging.getLogger(__name__)
@@ -99,11 +100,12 @@ class Lease:
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[Lease]:
         """While inside, the queue hears every `progress_s` that work goes on."""
-        progress = asyncio.create_task(self._progress(), name="lease-progress")
+        left = asyncio.Event()
+        progress = asyncio.create_task(self._progress(left), name="lease-progress")
         try:
             yield self
         finally:
-            progress.cancel()
+            left.set()
             await asyncio.wait([progress])
 
     async def ack(self) -> bool:
@@ -137,9 +139,8 @@ class Lease:
         )
         return True
 
-    async def _progress(self) -> None:
-        while self._fate is None:
-            await asyncio.sleep(self.settings.progress_s)
+    async def _progress(self, left: asyncio.Event) -> None:
+        while not await until(left, self.settings.progress_s) and self._fate is None:
             try:
                 await self._connection.publish(self.delivery.ack_subject, PROGRESS)
             except NotConnected:

@@ -25,6 +25,7 @@ from sparkle.queue.desk import Desk
 from sparkle.queue.lease import nak_body
 from sparkle.queue.pull import HEALTHY, Pull, PullEnd, read_status
 from sparkle.queue.sweep import SweepOrder
+from sparkle.queue.waiting import until
 from sparkle.schemas import subjects
 from sparkle.schemas.priority import PriorityClass
 
@@ -93,8 +94,11 @@ class Puller:
         connection.on_reconnect(self._reconnected)
 
     async def run(self) -> None:
-        """Until `stop`. Raises TopologyMissing when a consumer is missing for `missing_grace_s`, and
-        NotConnected when the connection has ended for good."""
+        """Until `stop`; cancelled instead, jobs on their way here come again only after their `ack_wait`.
+
+        Raises TopologyMissing when a consumer is missing for `missing_grace_s`, NotConnected when the
+        connection has ended for good.
+        """
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
@@ -116,7 +120,7 @@ class Puller:
         if self._connection.closed.is_set():
             raise NotConnected("the connection is closed; no job can come")
         if not self._connection.is_up:
-            await _until(self._wake, self._settings.tick_s)
+            await until(self._wake, self._settings.tick_s)
         elif self._stale:
             await self._listen()
         elif not await self._sweep():
@@ -143,7 +147,7 @@ class Puller:
         if self._free_slots() >= len(desks) and not any(desk.wants_asking for _, desk in desks):
             for priority in [priority for priority, desk in desks if desk.wants_waiting]:
                 await self._ask(priority, 1, expires_s=self._settings.poll_s)
-        if not await _until(self._wake, self._settings.tick_s * random.uniform(0.5, 1.5)):
+        if not await until(self._wake, self._settings.tick_s * random.uniform(0.5, 1.5)):
             # no bell rings for a job that was handed back, and a bell can be lost
             for desk in self._desks.values():
                 desk.maybe = True
@@ -263,13 +267,3 @@ class Puller:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             await subscription.stop()
-
-
-async def _until(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event; False when the time is over first."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

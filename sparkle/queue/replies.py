@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
-from sparkle.errors import ConfigError, QueueFull, TopologyMissing
+from sparkle.errors import ConfigError, NotConnected, QueueFull, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.kept import KeptChunks
 from sparkle.queue.stored import StoreOutcome
@@ -14,6 +15,8 @@ from sparkle.schemas import subjects
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Resend
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +62,17 @@ class ReplyStream:
             self._subscription = None
 
     async def send(self, tenant: str, chunk: Chunk) -> None:
-        """Send a chunk without waiting for anybody, and keep it. Raises MessageTooLarge, NotConnected."""
+        """Send a chunk without waiting for anybody, and keep it. Raises MessageTooLarge.
+
+        With the server away for long the chunk is not sent, only kept: whoever misses it asks for it.
+        """
         data = encode(chunk)
         subject = subjects.reply(tenant, chunk.job)
         self._kept.add(chunk.job, chunk.attempt, chunk.seq, (subject, data), now_s=time.monotonic())
-        await self._connection.publish(subject, data)
+        try:
+            await self._connection.publish(subject, data)
+        except NotConnected:
+            log.debug("chunk_unsent", extra={"job": chunk.job, "seq": chunk.seq})
 
     async def store_end(self, tenant: str, end: Result | Failure) -> bool:
         """Store the end of a job, unless it has one: the first stands. Whether the one that stands is this.

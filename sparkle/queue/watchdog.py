@@ -14,6 +14,10 @@ log = logging.getLogger(__name__)
 class Watched(Protocol):
     """What the watchdog needs of a connection."""
 
+    def has_ended(self) -> bool:
+        """Whether the connection has ended for good; tells whoever waits for that."""
+        ...
+
     @property
     def is_up(self) -> bool:
         """Whether the connection believes that the server is there."""
@@ -29,12 +33,12 @@ class Watched(Protocol):
 
 
 async def watch(connection: Watched, interval_s: float) -> None:
-    """Until cancelled: a connection that says it is up but no longer echoes is made anew.
+    """Until its end: a connection that says it is up but no longer echoes is made anew.
 
     An echo that never came is one that permissions forbid; it says nothing.
     """
     heard_once = False
-    while True:
+    while not connection.has_ended():
         if connection.is_up:
             heard = await _heard(connection, interval_s)
             if heard_once and not heard and connection.is_up:

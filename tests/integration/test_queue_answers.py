@@ -215,6 +215,7 @@ async def test_subscriptions_are_back_after_a_restart(
     await replies.start()
     await heard.open(connection, job)
     await replies.send("acme", chunk(job, 0))
+    await eventually(lambda: heard.chunks)
     back = asyncio.Event()
     connection.on_reconnect(back.set)
     await nats_server.restart()

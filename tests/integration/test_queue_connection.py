@@ -125,6 +125,48 @@ async def test_a_closed_connection_says_so(nats_server: LocalServer) -> None:
     await connection.close()
 
 
+async def test_a_connection_that_the_server_ends_for_good_says_so(nats_server: LocalServer) -> None:
+    """The library's own closing fails on the reset connection, and it calls nobody back."""
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url, ping_interval_s=0.1))
+    too_large = b"x" * connection.max_payload_bytes
+    await cast("Any", connection)._client.publish("some.where", too_large, headers={"name": "value"})
+    async with asyncio.timeout(10.0):
+        await connection.closed.wait()
+    assert not connection.is_up
+    with pytest.raises(NotConnected):
+        await connection.publish("some.where", b"x")
+    await connection.close()
+
+
+async def test_a_cancellation_is_not_swallowed(connection: Connection) -> None:
+    """The library swallows one that comes while it waits for room to flush."""
+    client = cast("Any", connection)._client
+    flushes = client._flush_queue
+    full: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue(maxsize=1)
+    full.put_nowait(asyncio.get_running_loop().create_future())
+    client._flush_queue = full
+    subscribing = asyncio.create_task(connection.subscribe("some.where", Inbox(connection).take))
+    await asyncio.sleep(0)
+    subscribing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await subscribing
+    client._flush_queue = flushes
+
+
+async def test_a_frozen_server_does_not_hold_up_the_end(
+    nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkle.queue.connection._CLOSE_S", 0.2)
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url))
+    nats_server.freeze()
+    for _ in range(8):
+        await connection.publish("some.where", bytes(4 * 1024 * 1024))
+    async with asyncio.timeout(5.0):
+        await connection.close()
+    assert connection.closed.is_set()
+    nats_server.thaw()
+
+
 async def test_what_waits_to_be_sent_is_sent_before_the_end(
     nats_server: LocalServer, connection: Connection, eventually: Eventually
 ) -> None:
@@ -194,6 +236,9 @@ class Echoing:
     @property
     def is_up(self) -> bool:
         return self._connection.is_up
+
+    def has_ended(self) -> bool:
+        return self._connection.has_ended()
 
     async def echo(self, timeout_s: float) -> bool:
         heard = await self._connection.echo(timeout_s)

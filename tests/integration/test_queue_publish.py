@@ -77,6 +77,8 @@ async def test_a_message_over_the_limit_never_leaves_and_the_connection_lives(co
         await connection.publish("some.where", b"x" * (limit - 8), headers={"name": "value-123"})
     with pytest.raises(MessageTooLarge):
         await JobPublisher(connection).publish(new_job("é" * (limit // 2)), P4, publication=1)
+    # the largest that is let through is one that the server takes
+    await connection.publish("some.where", b"x" * (limit - 29), headers={"name": "value-123"})
     assert await connection.echo(5.0)
 
 

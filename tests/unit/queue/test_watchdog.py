@@ -12,13 +12,16 @@ from sparkle.queue.watchdog import watch
 
 
 class Line:
-    """A connection that echoes as told, then ends the test's wait."""
+    """A connection that echoes as told, then has ended."""
 
     def __init__(self, echoes: list[bool | None]) -> None:
         self.is_up = True
         self.reconnects = 0
         self.done = asyncio.Event()
         self._echoes: Iterator[bool | None] = iter(echoes)
+
+    def has_ended(self) -> bool:
+        return self.done.is_set()
 
     async def echo(self, timeout_s: float) -> bool:
         heard = next(self._echoes, None)
@@ -35,9 +38,7 @@ class Line:
 
 async def reconnects(echoes: list[bool | None]) -> int:
     line = Line(echoes)
-    watching = asyncio.create_task(watch(line, 0.001))
-    await line.done.wait()
-    watching.cancel()
+    await watch(line, 0.001)
     return line.reconnects
 
 

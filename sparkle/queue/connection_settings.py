@@ -1,0 +1,53 @@
+"""Where the server is and how patient a connection is. Knows no connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparkle.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Where the server is and how patient to be."""
+
+    url: str = field(default="nats://127.0.0.1:4222", repr=False)
+    """Servers, comma-separated; `nats://user:password@host:port` where one is needed."""
+
+    name: str = "sparkle"
+    """Name of this connection in the server's monitoring."""
+
+    inbox_prefix: str = "_INBOX"
+    """Where answers come to; private to each user where permissions are set."""
+
+    connect_timeout_s: float = 5.0
+    """How long `open` tries before it raises NotConnected."""
+
+    request_timeout_s: float = 5.0
+    """How long to wait for an answer where no other time is given."""
+
+    reconnect_wait_s: float = 0.25
+    """Mean wait between two tries of the same server; each process draws its own."""
+
+    ping_interval_s: float = 5.0
+    """How often to see whether the server is still there."""
+
+    pending_bytes: int = 64 * 1024 * 1024
+    """What may wait to be sent while the server is away."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "request_timeout_s", "reconnect_wait_s", "ping_interval_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        if self.pending_bytes < 1024 * 1024:
+            raise ConfigError(f"pending_bytes is {self.pending_bytes} but must be at least {1024 * 1024}")
+
+    @property
+    def servers(self) -> list[str]:
+        """Each server's address."""
+        return [server.strip() for server in self.url.split(",") if server.strip()]
+
+    @property
+    def shown(self) -> str:
+        """The servers' addresses without user and password."""
+        return ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self.servers)
