@@ -1,7 +1,7 @@
 """1,000 short jobs through one worker process: how many are lost, how many are run or answered twice.
 
-`python bench/jobs_1000.py` starts a nats-server and a worker with the bundled model, and appends one row to
-bench/results. The worker, its engine process and the queue are the real ones.
+`python -m bench.jobs_1000 --record` starts a nats-server and a worker with the bundled model, and appends a row
+to bench/results. The worker, its engine process and the queue are the real ones.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from bench.record import record
 from sparkle.queue import topology
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection, ConnectionSettings
@@ -124,14 +125,21 @@ async def submit(connection: Connection, jobs: list[Job], tally: Tally, at_once:
 
 
 def main() -> None:
-    """Measure, print, and append the row."""
+    """Measure, print, and append the row; exit 1 when a job was lost or doubled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--at-once", type=int, default=64, help="jobs on the queue at the same time")
+    parser.add_argument("--record", action="store_true", help="append the row to bench/results")
     arguments = parser.parse_args()
     lost, doubled, seconds = asyncio.run(run(arguments.jobs, arguments.slots, arguments.at_once))
     print(f"{arguments.jobs} jobs in {seconds:.1f} s: {lost} lost, {doubled} doubled")
+    value = lost + doubled
+    if arguments.record:
+        case = f"jobs_{arguments.jobs}_lost_or_doubled"
+        record(case, value, "jobs", 0.0, (value, value), file="jobs")
+    if value:
+        raise SystemExit("every job must be answered, and run, exactly once")
 
 
 if __name__ == "__main__":
