@@ -1,7 +1,7 @@
 """1,000 short jobs through one worker process: how many are lost, how many are run or answered twice.
 
-`python -m bench.jobs_1000 --record` starts a nats-server and a worker with the bundled model, and appends a row
-to bench/results. The worker, its engine process and the queue are the real ones.
+`python -m bench.jobs_1000 --record` starts a nats-server and a worker with the bundled model, and appends a
+row to bench/results. The worker, its engine process and the queue are the real ones.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import logging
 import time
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
-from sparkle.errors import EngineError, EngineExited, FailureCode, NotConnected, QueueError
+from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.lease import Lease
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.job import Job
@@ -165,11 +165,7 @@ class JobRun:
 
     async def _send(self, deltas: list[Delta]) -> None:
         for delta in deltas:
-            try:
-                await self._station.replies.send(self.address.tenant, self._answer.chunk(delta))
-            except NotConnected:
-                # it is kept for who asks again, and the stored end has it all
-                self._station.metrics.chunks_unsent.inc()
+            await self._station.replies.send(self.address.tenant, self._answer.chunk(delta))
 
     async def _conclude(self, end: Result | Failure | None) -> None:
         """Store the end, then take the message off the queue: never the other way round."""

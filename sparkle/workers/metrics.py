@@ -30,9 +30,6 @@ class WorkerMetrics:
         self.tokens = Counter(
             "sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"], registry=self.registry
         )
-        self.chunks_unsent = Counter(
-            "sparkle_chunks_unsent", "Chunks the connection did not take", registry=self.registry
-        )
         self.queue_s = Histogram(
             "sparkle_queue_seconds",
             "From storing in the queue to the lease",
