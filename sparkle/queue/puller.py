@@ -40,7 +40,7 @@ class PullSettings:
     """How long a waiting request waits."""
 
     tick_s: float = 0.25
-    """How often to ask when no bell rings; each time drawn anew by half."""
+    """How often to ask classes for which no bell rang; drawn anew each time, up to half less or more."""
 
     answer_timeout_s: float = 2.0
     """How long an answer may take before the request counts as lost."""
@@ -91,6 +91,7 @@ class Puller:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._stale = True
+        self._tick_at_s = 0.0
         connection.on_reconnect(self._reconnected)
 
     async def run(self) -> None:
@@ -123,9 +124,20 @@ class Puller:
             await until(self._wake, self._settings.tick_s)
         elif self._stale:
             await self._listen()
-        elif not await self._sweep():
-            self._check_missing()
-            await self._rest()
+        else:
+            self._look_again()
+            if not await self._sweep() and not self._stale:
+                self._check_missing()
+                await self._rest()
+
+    def _look_again(self) -> None:
+        """Once a tick, any class may have work: no bell rings for a job handed back, or a bell was lost."""
+        now_s = time.monotonic()
+        if now_s >= self._tick_at_s:
+            # apart from other workers', or they would all ask at once
+            self._tick_at_s = now_s + self._settings.tick_s * random.uniform(0.5, 1.5)
+            for desk in self._desks.values():
+                desk.maybe = True
 
     async def _sweep(self) -> bool:
         """Ask each class that may have work; whether a job came, so that the next turn is due."""
@@ -147,10 +159,7 @@ class Puller:
         if self._free_slots() >= len(desks) and not any(desk.wants_asking for _, desk in desks):
             for priority in [priority for priority, desk in desks if desk.wants_waiting]:
                 await self._ask(priority, 1, expires_s=self._settings.poll_s)
-        if not await until(self._wake, self._settings.tick_s * random.uniform(0.5, 1.5)):
-            # no bell rings for a job that was handed back, and a bell can be lost
-            for desk in self._desks.values():
-                desk.maybe = True
+        await until(self._wake, max(0.0, self._tick_at_s - time.monotonic()))
 
     async def _ask(self, priority: PriorityClass, batch: int, *, expires_s: float = 0.0) -> Pull:
         self._asked += 1
@@ -241,15 +250,23 @@ class Puller:
             self._wake.set()
 
     def _reconnected(self) -> None:
-        # what the old connection asked for may still be answered: a new inbox keeps it apart
+        # what was asked over the old connection may still be answered: a new inbox keeps it apart
         self._stale = True
+        self._forget_requests()
         self._wake.set()
 
-    async def _listen(self) -> None:
-        """Hear jobs, statuses and bells; forget all requests of an earlier connection."""
-        await self._unsubscribe()
+    def _forget_requests(self) -> None:
+        """End every outstanding request without a judgement of its class."""
         for desk in self._desks.values():
+            pull = desk.pull
             desk.forget()
+            if pull is not None:
+                pull.end(PullEnd.MOVED)
+
+    async def _listen(self) -> None:
+        """Hear jobs, statuses and bells, in an inbox that no earlier request knows."""
+        await self._unsubscribe()
+        self._forget_requests()
         self._stale = False
         self._inbox = self._connection.new_inbox()
         self._subscriptions = [

@@ -101,6 +101,14 @@ async def test_shorter_classes_go_first_and_each_class_in_its_order(
     assert slots.jobs == [p0_first, p0_second, p2, p4]
 
 
+async def test_many_slots_are_shared_out_as_one_is(connection: Connection, eventually: Eventually) -> None:
+    await publish(connection, *[P0] * 30, *[P4] * 5)
+    slots = Slots(connection, 16)
+    async with pulling(slots):
+        await eventually(lambda: len(slots.taken) == 16)
+    assert slots.classes == [*[P0] * 7, P4, *[P0] * 7, P4]
+
+
 async def test_no_class_starves_under_a_flood(connection: Connection) -> None:
     await publish(connection, *[P0] * 60, P2, P4)
     slots = Slots(connection, 1)
@@ -168,6 +176,22 @@ async def test_a_job_handed_back_comes_again_without_a_bell(
         await eventually(lambda: len(slots.taken) == 2)
     assert slots.jobs == [job, job]
     assert [lease.attempt for lease in slots.taken] == [1, 2]
+
+
+async def test_a_job_handed_back_comes_again_in_the_midst_of_a_flood(
+    connection: Connection, eventually: Eventually
+) -> None:
+    """No bell rings for it, and the worker is never idle for as long as a tick."""
+    (job,) = await publish(connection, P3)
+    slots = Slots(connection, 1, PullSettings(tick_s=0.1))
+    async with pulling(slots):
+        await eventually(lambda: slots.held)
+        await publish(connection, *[P0] * 300)
+        await slots.held.pop().nak(0.02)
+        slots.puller.wake()
+        while slots.jobs.count(job) < 2 and len(slots.taken) < 300:
+            await slots.work_off(1)
+    assert slots.jobs.count(job) == 2
 
 
 async def test_a_job_without_a_free_slot_goes_back_at_once(
@@ -242,7 +266,8 @@ async def test_a_broken_queue_is_said_once_and_not_asked_in_a_loop(
 async def test_it_goes_on_after_a_server_restart(
     nats_server: LocalServer, connection: Connection, eventually: Eventually
 ) -> None:
-    slots = Slots(connection, 8)
+    # what the old connection had asked for is forgotten at once, not when its answer is late
+    slots = Slots(connection, 8, PullSettings(answer_timeout_s=60.0))
     async with pulling(slots):
         await publish(connection, P0)
         await eventually(lambda: slots.taken)
