@@ -76,12 +76,13 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit measured; `-dirty` when the sources have changes, `unknown` outside a repository."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
+    """The commit measured; `-dirty` when sources differ from it, `unknown` outside a repository."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    # the rows themselves are no source
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
+    return f"{head or 'unknown'}{'-dirty' if changes else ''}"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
