@@ -10,7 +10,7 @@ from sparkle.errors import InvalidMessage, NotConnected
 from sparkle.producers.dispatcher import Dispatcher
 from sparkle.producers.handle import Handle
 from sparkle.producers.settings import ClientSettings
-from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.connection import Connection
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import classify, estimate_prompt_tokens
 
@@ -35,7 +35,7 @@ class Client:
     @classmethod
     async def open(cls, settings: ClientSettings, count_tokens: CountTokens | None = None) -> Client:
         """Connect. Raises NotConnected when no server answers."""
-        connection = await Connection.open(ConnectionSettings(url=settings.nats, name="sparkle-producer"))
+        connection = await Connection.open(settings.connection("sparkle-producer"))
         return cls(connection, settings, count_tokens)
 
     async def submit(self, job: Job) -> Handle:

@@ -8,32 +8,33 @@ from contextlib import asynccontextmanager
 from rich.console import Console
 from rich.table import Table
 
+from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
-from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.connection import Connection
 from sparkle.queue.topology import Topology, TopologySettings
 
 _MIB = 1024 * 1024
 
 
-async def apply_topology(nats: str, settings: TopologySettings) -> int:
+async def apply_topology(settings: ClientSettings, wanted: TopologySettings) -> int:
     """Declare them and tell what changed; 0. Raises ConfigError, NotConnected."""
-    async with connected(nats) as connection:
-        for change in await topology.apply(connection, settings):
+    async with connected(settings) as connection:
+        for change in await topology.apply(connection, wanted):
             _console().print(f"{change.kind:8} {change.name:16} {change.outcome}")
     return 0
 
 
-async def show_topology(nats: str) -> int:
+async def show_topology(settings: ClientSettings) -> int:
     """Show what is declared; 0. Raises TopologyMissing, NotConnected."""
-    async with connected(nats) as connection:
+    async with connected(settings) as connection:
         _show(await topology.show(connection))
     return 0
 
 
 @asynccontextmanager
-async def connected(nats: str) -> AsyncGenerator[Connection]:
+async def connected(settings: ClientSettings) -> AsyncGenerator[Connection]:
     """A connection for an operator's command."""
-    connection = await Connection.open(ConnectionSettings(url=nats, name="sparkle-operator"))
+    connection = await Connection.open(settings.connection("sparkle-operator"))
     try:
         yield connection
     finally:

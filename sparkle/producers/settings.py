@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from sparkle.config import load
 from sparkle.errors import ConfigError
 from sparkle.producers.outbox import OutboxTiming
+from sparkle.queue.connection import ConnectionSettings
 from sparkle.schemas.message import Name
 from sparkle.schemas.priority import ServiceRates
 
@@ -30,6 +31,9 @@ class ClientSettings:
     tenant: str = "default"
     """Whose jobs they are."""
 
+    connect_timeout_s: float = 5.0
+    """How long to look for a server before NotConnected."""
+
     publish_timeout_s: float = 3.0
     """How long one try to publish waits for the queue's answer."""
 
@@ -45,9 +49,13 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
             check_name(name, getattr(self, name))
-        for name in ("publish_timeout_s", "leader_wait_s"):
+        for name in ("connect_timeout_s", "publish_timeout_s", "leader_wait_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+
+    def connection(self, name: str) -> ConnectionSettings:
+        """The settings of a connection that the server's monitoring shows as `name`."""
+        return ConnectionSettings(url=self.nats, name=name, connect_timeout_s=self.connect_timeout_s)
 
 
 def check_name(kind: str, value: str) -> None:

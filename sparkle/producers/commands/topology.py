@@ -47,7 +47,7 @@ def apply(
     settings = read_settings(file, environ, nats=nats)
     flags = {"regions": ",".join(region) if region else None, "replicas": replicas}
     wanted = load(TopologySettings, "topology", file=file, environ=environ, flags=flags)
-    raise typer.Exit(run(apply_topology(settings.nats, wanted)))
+    raise typer.Exit(run(apply_topology(settings, wanted)))
 
 
 @topology.command()
@@ -67,4 +67,4 @@ def show(context: typer.Context, nats: NatsOption = None) -> None:
     from sparkle.producers.settings import read_settings
 
     settings = read_settings(config_of(context), environment(), nats=nats)
-    raise typer.Exit(run(show_topology(settings.nats)))
+    raise typer.Exit(run(show_topology(settings)))

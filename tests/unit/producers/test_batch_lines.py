@@ -1,0 +1,220 @@
+"""Batch lines in the OpenAI form: what becomes a job, and what each bad line is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkle.producers.batch_lines import BadLine, BatchLine, answer_line, error_line, parse
+from sparkle.schemas.answer import FinishReason, Result, Usage
+from sparkle.schemas.job import Thinking
+
+CANARY = "canary-7f3a"
+
+
+def line(**changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]},
+    }
+    return {**fields, **changes}
+
+
+def body(**changes: object) -> dict[str, object]:
+    return line(body={"messages": [{"role": "user", "content": CANARY}], **changes})
+
+
+def parsed(fields: object) -> BatchLine | BadLine:
+    return parse(7, json.dumps(fields).encode())
+
+
+def good(fields: object) -> BatchLine:
+    found = parsed(fields)
+    assert isinstance(found, BatchLine), found
+    return found
+
+
+def bad(fields: object) -> BadLine:
+    found = parsed(fields)
+    assert isinstance(found, BadLine)
+    return found
+
+
+def test_a_line_is_a_job() -> None:
+    found = good(line())
+    assert (found.number, found.custom_id, found.model) == (7, "a", "gpt-x")
+    assert found.job.messages is not None
+    assert (found.job.messages[0].role, found.job.messages[0].content) == ("user", "hi")
+    assert found.job.max_tokens == 1024
+
+
+def test_every_field_reaches_the_job() -> None:
+    job = good(
+        body(
+            max_tokens=9, temperature=0.5, top_p=0.4, top_k=3, min_p=0.1, repetition_penalty=1.1,
+            presence_penalty=0.2, frequency_penalty=0.3, seed=5, stop="END", thinking="low",
+        )
+    ).job  # fmt: skip
+    sampling = job.sampling
+    assert (job.max_tokens, job.thinking) == (9, Thinking.LOW)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.4, 3, 0.1)
+    assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.1, 0.2)
+    assert (sampling.frequency_penalty, sampling.seed, sampling.stop) == (0.3, 5, ["END"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_tokens"),
+    [({"max_completion_tokens": 5}, 5), ({"max_completion_tokens": 5, "max_tokens": 5}, 5)],
+)
+def test_both_names_of_the_answers_length_count(fields: dict[str, object], max_tokens: int) -> None:
+    assert good(body(**fields)).job.max_tokens == max_tokens
+
+
+@pytest.mark.parametrize(
+    ("effort", "thinking"), [("none", "off"), ("low", "low"), ("medium", "medium"), ("xhigh", "xhigh")]
+)
+def test_reasoning_effort_is_thinking(effort: str, thinking: str) -> None:
+    assert good(body(reasoning_effort=effort)).job.thinking == thinking
+
+
+def test_what_changes_no_answer_is_taken() -> None:
+    ignored = body(user="u", metadata={"a": "b"}, n=1, stream=False, response_format={"type": "text"})
+    assert good(ignored).model == "sparkle"
+    # clients send null for what is not given
+    assert good(body(temperature=None, tools=None, logprobs=None)).job.sampling.temperature == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the line is not JSON"),
+        (b'{"custom_id": "a"', "the line is not JSON"),
+        (b"\xff\xfe", "the line is not JSON"),
+        (b"[" * 100_000, "the line is not JSON"),
+        (b"[1]", "the line is no JSON object"),
+    ],
+)
+def test_what_is_no_json_has_no_id(data: bytes, message: str) -> None:
+    assert parse(3, data) == BadLine(3, None, "invalid_json", message)
+
+
+@pytest.mark.parametrize("custom_id", [None, 5, "", "x" * 513, "\ud800"])
+def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
+    found = bad(line(custom_id=custom_id))
+    assert found.custom_id is None
+    assert found.message == "custom_id: missing or not a text of 1 to 512 characters"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (line(method="GET"), "method: must be POST"),
+        (line(url="/v1/embeddings"), "url: must be /v1/chat/completions"),
+        (line(body=[]), "body: missing or no object"),
+        (line(extra=1), "extra: not supported; supported here: custom_id, method, url, body"),
+        (body(logprobs=True), "body.logprobs: not supported"),
+        (body(logit_bias={"1": 2}, audio={}), "body.audio, body.logit_bias: not supported"),
+        (body(n=2), "body.n: must be 1"),
+        (body(stream=True), "body.stream: must be false"),
+        (body(temperature=3), "body.temperature: Input should be less than or equal to 2"),
+        (body(max_tokens=0), "body.max_tokens: Input should be greater than or equal to 1"),
+        (body(max_tokens=5, max_completion_tokens=6), "body.max_tokens: differs"),
+        (body(reasoning_effort="high"), "body.reasoning_effort: must be one of none, low, medium, xhigh"),
+        (body(reasoning_effort="low", thinking="low"), "body.reasoning_effort: must be one of"),
+        (body(model=5), "body.model: must be a text"),
+        (body(tools=[{}]), "tools is reserved and not served yet"),
+        (body(response_format={"type": "json_object"}), "response_format is reserved"),
+        (line(body={}), "give exactly one of messages, prompt and prompt_tokens"),
+        (line(body={"messages": []}), "body.messages: "),
+        (line(body={"messages": [{"role": "boss", "content": CANARY}]}), "body.messages.0.role: "),
+        (line(body={"messages": [{"role": "user", "content": CANARY, CANARY: 1}]}), "body.messages.0: has"),
+        (line(body={"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "body.messages.0"),
+        (line(body={"messages": [{"role": "user", "content": "\ud800"}]}), "body.messages.0.content"),
+    ],
+)
+def test_a_bad_line_is_told_its_field_and_nothing_of_its_content(
+    fields: dict[str, object], says: str
+) -> None:
+    found = bad(fields)
+    assert (found.number, found.custom_id, found.code) == (7, "a", "invalid_line")
+    assert says in found.message
+    assert CANARY not in found.message
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_any_json_is_a_job_or_a_bad_line(value: object) -> None:
+    for fields in (value, line(body=value), body(messages=value), body(stop=value), line(custom_id=value)):
+        assert isinstance(parsed(fields), BatchLine | BadLine)
+
+
+def result(**changes: object) -> Result:
+    fields: dict[str, object] = {
+        "job": "01890a5d-ac96-774b-bcce-b302099a8057",
+        "attempt": 1,
+        "worker": "w1",
+        "text": "yes",
+        "tokens": [1, 2],
+        "finish_reason": FinishReason.STOP,
+        "usage": Usage(
+            prompt_tokens=5, cached_tokens=4, completion_tokens=2, queue_s=0, first_token_s=0, total_s=0
+        ),
+    }
+    return Result.model_validate({**fields, **changes})
+
+
+def test_an_answer_is_a_chat_completion() -> None:
+    assert answer_line(good(line()), result(), created_s=99) == {
+        "id": "batch_req_7",
+        "custom_id": "a",
+        "response": {
+            "status_code": 200,
+            "request_id": "01890a5d-ac96-774b-bcce-b302099a8057",
+            "body": {
+                "id": "chatcmpl-01890a5d-ac96-774b-bcce-b302099a8057",
+                "object": "chat.completion",
+                "created": 99,
+                "model": "gpt-x",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": "yes"},
+                        "logprobs": None,
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 5,
+                    "completion_tokens": 2,
+                    "total_tokens": 7,
+                    "prompt_tokens_details": {"cached_tokens": 4},
+                },
+            },
+        },
+        "error": None,
+    }
+
+
+def test_what_the_model_thought_stands_beside_the_answer() -> None:
+    fields = answer_line(good(line()), result(reasoning="why"), created_s=99)
+    text = json.dumps(fields)
+    assert '"message": {"role": "assistant", "content": "yes", "reasoning_content": "why"}' in text
+
+
+def test_an_error_has_no_response() -> None:
+    assert error_line(3, None, "invalid_json", "the line is not JSON") == {
+        "id": "batch_req_3",
+        "custom_id": None,
+        "response": None,
+        "error": {"code": "invalid_json", "message": "the line is not JSON"},
+    }
