@@ -20,6 +20,7 @@ from sparkle.producers.commands.options import Invocation
 from sparkle.producers.commands.status import status
 from sparkle.producers.commands.topology import topology
 from sparkle.producers.commands.up import up
+from sparkle.workers.command import worker
 
 DISTRIBUTION = "sparkle-inference"
 
@@ -73,6 +74,7 @@ app.command("ask")(ask)
 app.command("batch")(batch)
 app.command("status")(status)
 app.add_typer(topology, name="topology")
+app.command("worker")(worker)
 
 
 def _show_version(wanted: bool) -> None:

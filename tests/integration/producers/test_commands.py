@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest_asyncio
 
@@ -18,6 +19,7 @@ from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel
+from sparkle.schemas.job import Job, Thinking
 from tests.integration.producers.conftest import Run, StartWorker, answer, until, whole_answer
 
 
@@ -78,10 +80,10 @@ async def commands(nats_server: LocalServer, connection: Connection) -> AsyncGen
 async def test_ask_writes_the_answer_and_a_line_of_figures(
     commands: Commands, start_worker: StartWorker
 ) -> None:
-    questions: list[object] = []
+    jobs: list[Job] = []
 
     async def remember(run: Run) -> None:
-        questions.append(run.job.model_dump(include={"messages", "max_tokens", "sampling", "thinking"}))
+        jobs.append(run.job)
         await whole_answer(run)
 
     await start_worker(remember)
@@ -92,12 +94,11 @@ async def test_ask_writes_the_answer_and_a_line_of_figures(
     assert (ended.code, ended.out) == (0, answer(7) + "\n")
     assert ended.err.startswith("3 prompt + 7 answer tokens · queued ")
     assert ended.err.endswith("ended by length · worker w1\n")
-    [asked] = questions
-    assert isinstance(asked, dict)
-    turns = [(turn["role"], turn["content"]) for turn in asked["messages"]]
+    [asked] = jobs
+    turns = [(turn.role, turn.content) for turn in asked.messages or ()]
     assert turns == [("system", "Be brief."), ("user", "was läuft?\n")]
-    assert (asked["max_tokens"], asked["thinking"]) == (7, "low")
-    assert (asked["sampling"]["temperature"], asked["sampling"]["seed"]) == (0.0, 5)
+    assert (asked.max_tokens, asked.thinking) == (7, Thinking.LOW)
+    assert (asked.sampling.temperature, asked.sampling.seed) == (0.0, 5)
 
 
 async def test_ask_streams(commands: Commands, start_worker: StartWorker) -> None:
@@ -182,8 +183,8 @@ async def test_a_reader_that_goes_away_cancels_the_job_quietly(
     process = await commands.start("ask", "x", "--max-tokens", "5000", "--json-lines")
     assert process.stdout is not None
     # nobody reads the rest: the pipe breaks
-    transport = process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]  # pyright: ignore
-    transport.close()
+    reading = cast("asyncio.ReadTransport", process.stdout._transport)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
+    reading.close()
     ended = await commands.end(process)
     assert ended.code == 1
     assert ended.err == ""
