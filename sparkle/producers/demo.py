@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from rich.console import Console
+from rich.text import Text
 
 from sparkle.producers.client import Client
 from sparkle.producers.demo_prompts import demo_prompts
@@ -28,7 +29,7 @@ What you just saw:
 1. Four jobs went into a NATS JetStream work queue in memory, each on its own subject, in a class by length.
 2. A worker with free slots pulled them, shortest class first, and holds a lease on each while it works.
 3. One engine process wrote all four at once, a token each a pass; every token was sent on within 20 ms.
-4. Each whole result was stored and acknowledged before its job left the queue. Nothing went to a disk.
+4. Each whole result was stored and acknowledged before its job left the queue. None of it went to a disk.
 
 Next:
   sparkle up                       a service that stays, until Ctrl-C
@@ -52,7 +53,13 @@ async def run_demo(settings: LocalServiceSettings, console: Console) -> int:
         client_settings = ClientSettings(nats=service.url, region=settings.region, tenant="demo")
         async with await Client.open(client_settings) as client:
             stage("four prompts at once:\n")
-            jobs = await _ask_all(client, console)
+            jobs = _jobs(client.settings)
+            for job in jobs:
+                console.print(
+                    Text(f"  {job.prompt.name:10} {job.prompt.shows}: {job.prompt.question}", "dim")
+                )
+            console.print()
+            await _ask_all(client, service, jobs, console)
     first = min(job.began_s + job.first_token_s for job in jobs if job.first_token_s is not None)
     console.print()
     console.print(summary_table(jobs))
@@ -61,21 +68,30 @@ async def run_demo(settings: LocalServiceSettings, console: Console) -> int:
     return 0
 
 
-async def _ask_all(client: Client, console: Console) -> list[Progress]:
-    rates = client.settings.rates
-    jobs = [
-        Progress(prompt, classify(estimate_prompt_tokens(prompt.job), prompt.job.max_tokens, rates))
+def _jobs(settings: ClientSettings) -> list[Progress]:
+    """The prompts with the classes that the client will give them."""
+    return [
+        Progress(prompt, classify(estimate_prompt_tokens(prompt.job), prompt.job.max_tokens, settings.rates))
         for prompt in demo_prompts()
     ]
+
+
+async def _ask_all(client: Client, service: LocalService, jobs: list[Progress], console: Console) -> None:
     view: DemoView = LiveView(console, jobs) if console.is_terminal else PlainView(console)
     with view:
-        async with asyncio.TaskGroup() as group:
-            for job in jobs:
-                group.create_task(_ask(client, job, view))
-    return jobs
+        try:
+            async with asyncio.TaskGroup() as group:
+                # without its worker no job would ever end
+                watching = group.create_task(service.until_worker_exits())
+                await asyncio.gather(*(group.create_task(_ask(client, job, view)) for job in jobs))
+                watching.cancel()
+        except BaseExceptionGroup as failed:
+            # the first one stopped the others, and says why
+            raise failed.exceptions[0] from None
 
 
 async def _ask(client: Client, progress: Progress, view: DemoView) -> None:
+    progress.began_s = time.monotonic()
     handle = await client.submit(progress.prompt.job)
     note_queued(progress)
     view.queued(progress)

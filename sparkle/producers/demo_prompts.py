@@ -28,6 +28,13 @@ class DemoPrompt:
     shows: str
     job: Job
 
+    @property
+    def question(self) -> str:
+        """The last turn, which the answer is to."""
+        content = self.job.messages[-1].content if self.job.messages else ""
+        assert isinstance(content, str), "the demo asks in plain text"
+        return content.replace("\n", " ")
+
 
 def demo_prompts() -> list[DemoPrompt]:
     """Four jobs of different lengths; each likeliest token is taken, so every run reads the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -27,7 +27,9 @@ class Progress:
 
     prompt: DemoPrompt
     priority: PriorityClass
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = 0.0
+    """When it was submitted, by the steady clock."""
+
     state: str = "to be sent"
     worker: str = ""
     text: str = ""
@@ -37,8 +39,8 @@ class Progress:
 
     result: Result | None = None
 
-    def since_start_s(self) -> float:
-        """Seconds since the job was made."""
+    def age_s(self) -> float:
+        """Seconds since the job was submitted."""
         return time.monotonic() - self.began_s
 
 
@@ -54,20 +56,18 @@ class DemoView(Protocol):
 
 def note_queued(progress: Progress) -> None:
     """The queue has the job."""
-    progress.state = (
-        f"in the queue as {progress.priority}, stored after {milliseconds(progress.since_start_s())}"
-    )
+    progress.state = f"in the queue as {progress.priority}, stored after {milliseconds(progress.age_s())}"
 
 
 def note_chunk(progress: Progress, chunk: Chunk) -> None:
     """More of the answer is here."""
     if progress.first_token_s is None and chunk.tokens:
-        progress.first_token_s = progress.since_start_s()
+        progress.first_token_s = progress.age_s()
         progress.worker = chunk.worker
     progress.tokens += len(chunk.tokens)
     if chunk.channel is Channel.ANSWER:
         progress.text += printable(chunk.text)
-    progress.state = f"leased by {progress.worker}, {progress.tokens} tokens"
+    progress.state = f"leased by {progress.worker}, {progress.tokens} tokens so far"
 
 
 def note_done(progress: Progress, result: Result) -> None:
@@ -144,7 +144,7 @@ class PlainView:
         self._line(progress, progress.state)
 
     def _line(self, progress: Progress, text: str) -> None:
-        line = f"{progress.since_start_s():7.3f} s  {progress.prompt.name:10} {text}"
+        line = f"{progress.age_s():7.3f} s  {progress.prompt.name:10} {text}"
         self._console.print(Text(line), soft_wrap=True)
 
 
@@ -156,14 +156,14 @@ def _tail(text: str, width: int) -> str:
 def _panel(job: Progress, text: str) -> Panel:
     title = Text.assemble((job.prompt.name, "bold"), " · ", job.state)
     border = "green" if job.result else "yellow" if job.worker else "dim"
-    return Panel(Text(text), title=title, title_align="left", border_style=border)
+    return Panel(Text(text or job.prompt.shows), title=title, title_align="left", border_style=border)
 
 
 def summary_table(jobs: list[Progress]) -> Table:
-    """What each job took: seen from here (first token) and from the worker (the rest)."""
+    """What each job took: first token as seen from here, the rest as the worker measured it."""
     table = Table(title="what the jobs took", title_justify="left")
-    for name in ("job", "class", "prompt", "in the queue", "first token", "answer", "tokens/s"):
-        table.add_column(name, justify="left" if name in ("job", "class") else "right")
+    for name in ("job", "class", "prompt", "queued", "first token", "answer", "tokens/s"):
+        table.add_column(name, justify="left" if name in ("job", "class") else "right", no_wrap=True)
     for job in jobs:
         if job.result is None:
             continue
@@ -171,10 +171,10 @@ def summary_table(jobs: list[Progress]) -> Table:
         table.add_row(
             job.prompt.name,
             job.priority,
-            f"{usage.prompt_tokens} tokens",
+            str(usage.prompt_tokens),
             milliseconds(usage.queue_s),
             milliseconds(job.first_token_s or 0.0),
-            f"{usage.completion_tokens} tokens",
+            str(usage.completion_tokens),
             f"{tokens_per_s(usage):.0f}",
         )
     return table
