@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from sparkle.schemas.job import Job, Sampling, Turn
 
 BRUTE_FORCE = (
-    '{"alert_id": "ALR-4711", "title": "Brute-force attempt", "user": "m.keller", "host": "srv-web-02", '
+    '{"alert_id": "ALR-4711", "title": "Brute-force attempt", "user": "marco.klein", "host": "ops-web-02", '
     '"source_ip": "203.0.113.9", "service": "SSH", "attempts": 412, "outcome": "success", '
     '"source_reputation": "malicious", "asset_criticality": "high"}'
 )
 PHISHING = (
-    "a.novak received a mail from billing@paypa1-secure.example with the subject 'Your invoice' and a link "
-    "to http://paypa1-secure.example/login. a.novak entered credentials on the page. The sender failed SPF."
+    "lena.novak received a mail from invoice@parcel-login.example with the subject 'Invoice overdue' and a "
+    "link to https://parcel-login.example/invoice. lena.novak entered credentials on the page. The sender "
+    "failed SPF."
 )
-SCAN_VERDICT = (
-    "I rate this alert as suspicious. 198.51.100.24 scanned 300 ports of the web server. Severity: medium."
+SCAN = (
+    "198.51.100.24 tried 312 ports on ops-web-02 (10.4.7.21). Nothing followed the scan. 198.51.100.24 is "
+    "not known."
+)
+SCAN_ANALYSIS = (
+    "I rate this alert as suspicious. 198.51.100.24 tried 312 ports on ops-web-02 (10.4.7.21). Reasons: "
+    "nothing followed the scan and 198.51.100.24 is not known. Severity: medium. Next steps: watch "
+    "198.51.100.24 for a day and check which services of ops-web-02 are reachable."
 )
 
 
@@ -41,7 +48,7 @@ def demo_prompts() -> list[DemoPrompt]:
     return [
         _prompt("verdict", "an alert in, a JSON verdict out", 220, *_verdict()),
         _prompt("analysis", "an alert in, an analysis in words out", 160, *_analysis()),
-        _prompt("follow-up", "a second question in a conversation", 60, *_follow_up()),
+        _prompt("follow-up", "a later question of a conversation", 100, *_follow_up()),
         _prompt("chat", "a short question", 50, Turn(role="user", content="What is a work queue?")),
     ]
 
@@ -56,11 +63,10 @@ def _analysis() -> tuple[Turn, ...]:
 
 
 def _follow_up() -> tuple[Turn, ...]:
-    alert = "Triage: 198.51.100.24 scanned 300 ports of srv-web-02. Nothing followed the scan."
     return (
-        Turn(role="user", content=alert),
-        Turn(role="assistant", content=SCAN_VERDICT),
-        Turn(role="user", content="What should I do first?"),
+        Turn(role="user", content=f"Triage this alert:\n\n{SCAN}"),
+        Turn(role="assistant", content=SCAN_ANALYSIS),
+        Turn(role="user", content="Write a note to my manager."),
     )
 
 

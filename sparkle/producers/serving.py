@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from sparkle.producers.local_service import LocalService, LocalServiceSettings
+from sparkle.producers.settings import ClientSettings
 
 
 async def run_service(settings: LocalServiceSettings, console: Console) -> int:
@@ -13,16 +14,16 @@ async def run_service(settings: LocalServiceSettings, console: Console) -> int:
     Raises what `LocalService` raises, EngineExited when the worker ends.
     """
     async with LocalService(settings, lambda stage: console.print(f"· {stage}")) as service:
-        console.print(f"\nready. In another terminal:\n\n{_how_to_ask(service.url, settings.region)}\n")
+        hint = how_to_ask(service.url, settings.region)
+        console.print(f"\nready. In another terminal:\n\n{hint}\n", soft_wrap=True)
         console.print("Ctrl-C ends worker and server.")
         await service.until_worker_exits()
     raise AssertionError("a worker that exits is an error")
 
 
-def _how_to_ask(url: str, region: str) -> str:
-    where = f"--nats {url} --region {region}"
-    lines = [
-        f'  sparkle ask "Is 203.0.113.9 scanning us?" {where}',
-        f"  sparkle status {where} --watch",
-    ]
-    return "\n".join(lines)
+def how_to_ask(url: str, region: str) -> str:
+    """The commands for this service, with the flags that differ from the defaults of `ClientSettings`."""
+    usual = ClientSettings()
+    where = "" if url == usual.nats else f" --nats {url}"
+    where += "" if region == usual.region else f" --region {region}"
+    return f'  sparkle ask "What is lateral movement?"{where}\n  sparkle status --watch{where}'
