@@ -1,0 +1,158 @@
+"""`sparkle demo` and `sparkle up` as a newcomer runs them: real server, real worker, the bundled model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+import pytest
+
+from sparkle.config import environment
+from tests.conftest import Eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.usefixtures("nats_binary")]
+
+ROOT = Path(__file__).parents[2]
+URL = re.compile(r"nats://127\.0\.0\.1:(\d+)")
+
+
+async def start(*arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sparkle.cli",
+        *arguments,
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def run(*arguments: str) -> tuple[int | None, str, str]:
+    process = await start(*arguments)
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+def descendants(process: Process) -> list[int]:
+    """Server, worker and engine process."""
+    return [int(child.pid) for child in psutil.Process(process.pid).children(recursive=True)]
+
+
+def all_ended(pids: list[int]) -> bool:
+    return not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@asynccontextmanager
+async def service(*arguments: str) -> AsyncGenerator[tuple[Process, str]]:
+    """`sparkle up`, ready, and its address; ended in any case."""
+    process = await start("up", "--port", "0", *arguments)
+    assert process.stdout is not None
+    try:
+        said = (await process.stdout.readuntil(b"Ctrl-C ends worker and server.\n")).decode()
+        found = URL.search(said)
+        assert found is not None
+        yield process, found[0]
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def test_the_demo_shows_four_jobs_on_their_way_and_ends_what_it_started() -> None:
+    code, out, err = await run("demo")
+    assert (code, err) == (0, "")
+    places = [
+        out.index(part)
+        for part in (
+            "nats-server on nats://127.0.0.1:",
+            "streams and consumers of region local declared",
+            "worker started, process ",
+            "serves sparkle-tiny with 8 slots",
+            "four prompts at once:",
+            "in the queue as p0",
+            "leased by ",
+            "what the jobs took",
+            "What you just saw:",
+        )
+    ]
+    assert places == sorted(places)
+    for name in ("verdict", "analysis", "follow-up", "chat"):
+        assert re.search(rf"s  {name} +in the queue as p[01], stored after ", out)
+        assert re.search(rf"s  {name} +leased by \S+, first token after ", out)
+        assert re.search(rf"s  {name} +done: \d+ tokens, ended by stop", out)
+    verdict = re.search(r"s  verdict +│ (.*)", out)
+    assert verdict is not None
+    assert json.loads(verdict[1])["verdict"] == "malicious"
+    started = re.search(r"worker started, process (\d+)", out)
+    address = URL.search(out)
+    assert started is not None
+    assert address is not None
+    assert not psutil.pid_exists(int(started[1]))
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(address[1]))) != 0
+
+
+async def test_a_service_answers_until_it_is_told_to_end(tmp_path: Path) -> None:
+    async with service("--region", "eu") as (process, url):
+        where = ("--nats", url, "--region", "eu")
+        children = descendants(process)
+        assert len(children) == 3
+        terms = ("MFA", "triage", "phishing")
+        answers = await asyncio.gather(
+            *(run("ask", f"What is {term}?", "--temperature", "0", *where) for term in terms)
+        )
+        assert [code for code, _, _ in answers] == [0, 0, 0]
+        assert [out.split()[0].lower() for _, out, _ in answers] == ["mfa", "triage", "phishing"]
+        code, out, _ = await run("status", *where)
+        assert code == 0
+        assert re.search(r"ready +│ +0 of 8 +│ +sparkle-tiny", out)
+        await answers_a_batch(tmp_path, where)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        assert all_ended(children)
+
+
+async def answers_a_batch(folder: Path, where: tuple[str, ...]) -> None:
+    source, target = folder / "in.jsonl", folder / "out.jsonl"
+    body = {"messages": [{"role": "user", "content": "What is MFA?"}], "max_tokens": 8, "temperature": 0}
+    line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    source.write_text("".join(json.dumps({"custom_id": f"id{n}", **line}) + "\n" for n in range(30)))
+    code, out, err = await run("batch", str(source), "-o", str(target), *where)
+    assert (code, out) == (0, "")
+    assert err.startswith("30 answered, 0 failed, 0 done before, of 30 lines")
+    lines = [json.loads(text) for text in target.read_text().splitlines()]
+    assert sorted(found["custom_id"] for found in lines) == sorted(f"id{n}" for n in range(30))
+    [text] = {found["response"]["body"]["choices"][0]["message"]["content"] for found in lines}
+    assert text.startswith("MFA means")
+
+
+async def test_a_service_whose_worker_dies_ends_and_says_so(eventually: Eventually) -> None:
+    async with service() as (process, _):
+        children = descendants(process)
+        [worker] = [pid for pid in children if "worker" in psutil.Process(pid).cmdline()]
+        psutil.Process(worker).kill()
+        _, err = await process.communicate()
+        assert process.returncode == 1
+        assert err.decode().splitlines()[-1] == "sparkle: the worker ended with code -9"
+        await eventually(lambda: all_ended(children))
+
+
+async def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        code, _, err = await run("up", "--port", str(port))
+    assert code == 3
+    assert err.startswith("sparkle: nats-server ended with code 1 before it was ready")
+    assert "address already in use" in err
