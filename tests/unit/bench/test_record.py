@@ -10,7 +10,7 @@ import pytest
 
 from bench import record as rows
 
-FIELDS = "case value unit floor spread machine gpu versions commit date".split()
+FIELDS = ["case", "value", "unit", "floor", "spread", "machine", "gpu", "versions", "commit", "date"]
 
 
 def test_a_row_has_its_fields_and_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
