@@ -83,13 +83,13 @@ class EngineProcess:
         return frame
 
     async def submit(self, frame: Submit) -> None:
-        """Give the engine a job. Raises EngineExited where it has ended."""
-        if not await self._send(frame):
+        """Give the engine a job; waits while it takes nothing in. Raises EngineExited where it has ended."""
+        if not self._write(frame) or not await self._taken_in():
             raise EngineExited(self._ending())
 
-    async def cancel(self, job: str) -> None:
+    def cancel(self, job: str) -> None:
         """End a job without an answer; an engine that has ended has forgotten it already."""
-        await self._send(CancelRequest(job=job))
+        self._write(CancelRequest(job=job))
 
     @property
     def frames(self) -> AsyncIterator[Frame]:
@@ -101,7 +101,7 @@ class EngineProcess:
         self._stopping = True
         if self._process is None or self._watch is None:
             return
-        await self._send(Shutdown())
+        self._write(Shutdown())
         try:
             async with asyncio.timeout(grace_s):
                 await self.exited.wait()
@@ -131,12 +131,17 @@ class EngineProcess:
             await self.exited.wait()
             return None
 
-    async def _send(self, frame: Frame) -> bool:
-        """Whether the process was there to take it."""
+    def _write(self, frame: Frame) -> bool:
+        """Whether the process is there; never waits, for an engine that hangs must still be ended."""
         if self._writer is None or self.exited.is_set():
             return False
+        self._writer.write(encode(frame))
+        return True
+
+    async def _taken_in(self) -> bool:
+        """Whether all but a little of what was written has left for the process."""
+        assert self._writer is not None, "something was written"
         try:
-            self._writer.write(encode(frame))
             await self._writer.drain()
         except ConnectionError:
             return False

@@ -126,7 +126,7 @@ class JobRun:
             )
         finally:
             if self._in_engine:
-                await self._station.engine.cancel(job.id)
+                self._station.engine.cancel(job.id)
 
     async def _follow(self) -> Result | Failure:
         """Send on what the engine writes until it, or the producer, ends the job."""

@@ -118,7 +118,7 @@ async def test_a_cancelled_job_goes_quiet_and_its_slot_serves_others(engine: Eng
         if isinstance(frame, Delta):
             break
     for job in endless:
-        await engine.cancel(job.id)
+        engine.cancel(job.id)
     after = chat()
     await engine.submit(submit(after))
     found = await frames_until_end(engine, after.id)
@@ -148,7 +148,7 @@ async def test_stop_ends_the_process_and_the_frames(mortal: EngineProcess) -> No
     await reader
     assert mortal.exited.is_set()
     assert mortal.returncode == 0
-    await mortal.cancel("anything")
+    mortal.cancel("anything")
     with pytest.raises(EngineExited):
         await mortal.submit(submit(chat()))
 
@@ -161,6 +161,20 @@ async def test_a_killed_process_is_told_to_reader_and_sender(mortal: EngineProce
     assert mortal.exited.is_set()
     with pytest.raises(EngineExited, match="ended by SIGKILL"):
         await mortal.submit(submit(chat()))
+
+
+async def test_a_process_that_takes_nothing_in_can_be_cancelled_on_and_stopped(mortal: EngineProcess) -> None:
+    os.kill(mortal.pid, signal.SIGSTOP)
+    # far more than the socket holds
+    stuck = asyncio.create_task(mortal.submit(Submit(job="a", payload=b"x" * 8_000_000)))
+    await asyncio.wait({stuck}, timeout=0.05)
+    assert not stuck.done()
+    mortal.cancel("a")
+    async with asyncio.timeout(10.0):
+        await mortal.stop(grace_s=0.05)
+        with pytest.raises(EngineExited):
+            await stuck
+    assert mortal.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("jobs", [0, 1], ids=["idle", "running"])
