@@ -99,5 +99,6 @@ def _parsed(name: str, text: str, kind: Any) -> object:
         return text.lower() in ("true", "1")
     try:
         return plain(text)
-    except ValueError:
+    # a TypeError: settings inside settings, which no text can be
+    except (ValueError, TypeError):
         raise ConfigError(f"{name} is {text!r} but must be a {plain.__name__}") from None

@@ -73,8 +73,14 @@ class EngineSettings:
     def compute_threads(self) -> int:
         """Threads that compute: as set, or by the cores that this process may use."""
         # a pass waits for its slowest thread: one on a busy core makes it many times slower than one fewer
-        spare = len(os.sched_getaffinity(0)) - 1
-        return self.threads or max(1, min(spare, MAX_DEFAULT_THREADS))
+        return self.threads or max(1, min(_usable_cores() - 1, MAX_DEFAULT_THREADS))
+
+
+def _usable_cores() -> int:
+    """Cores that this process may use; macOS knows only how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def default_model() -> Path:

@@ -12,12 +12,18 @@ from sparkle.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    width_cm: int = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OvenSettings:
     slots: int = 8
     heat_s: float = 1.5
     door: Path | None = None
     light: bool = False
     name: str = "oven"
+    inner_door: DoorSettings = DoorSettings()
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 64:
@@ -55,7 +61,8 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     [
         ({"SPARKLE_OVEN_SLOTS": "many"}, {}, "SPARKLE_OVEN_SLOTS is 'many' but must be a int"),
         ({"SPARKLE_OVEN_LIGHT": "maybe"}, {}, "must be true or false"),
-        ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, light, name, slots"),
+        ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, inner_door, light, name, slots"),
+        ({"SPARKLE_OVEN_INNER_DOOR": "40"}, {}, "SPARKLE_OVEN_INNER_DOOR is '40' but must be a DoorSettings"),
         ({}, {"slots": 1.5}, "--slots is a float but must be a int"),
         ({}, {"slots": True}, "--slots is a bool but must be a int"),
         ({}, {"slots": 99}, "slots is 99 but must be 1 to 64"),

@@ -52,3 +52,12 @@ def test_threads_leave_a_core_to_the_others(
 
 def test_default_model_is_inside_the_package() -> None:
     assert default_model().parts[-3:] == ("sparkle", "checkpoints", "sparkle-tiny")
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (3, 2), (None, 1)])
+def test_where_there_is_no_affinity_the_cores_count(
+    cores: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert EngineSettings().compute_threads() == threads
