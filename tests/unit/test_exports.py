@@ -78,5 +78,11 @@ def test_a_producer_loads_no_engine(statement: str) -> None:
     assert loaded & HEAVY == set()
 
 
+def test_a_worker_loads_no_engine_into_its_own_process() -> None:
+    loaded = loaded_after("import sparkle.workers.serve")
+    assert "prometheus_client" in loaded
+    assert loaded & HEAVY == set()
+
+
 def test_the_bare_import_loads_nothing_of_weight() -> None:
     assert loaded_after("import sparkle") & {*HEAVY, "nats", "pydantic", "msgpack", "typer", "rich"} == set()
