@@ -31,9 +31,6 @@ class Written:
     """An event: one more token of an answer."""
 
     drawn: Drawn
-    index: int
-    """The token's place in the answer."""
-
     finish: FinishReason | None
     """Why the answer ends with it, if it does."""
 
@@ -157,7 +154,7 @@ class Scheduler:
             self._end(request, reason)
         elif request.state is RequestState.READING:
             request.move_to(RequestState.DECODING)
-        return Written(drawn=drawn, index=len(request.answer) - 1, finish=reason)
+        return Written(drawn=drawn, finish=reason)
 
     def _end(self, request: Request, reason: FinishReason | None) -> None:
         group = self._waiting if request.state is RequestState.WAITING else self._running

@@ -55,11 +55,6 @@ class LifeCycle:
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.interrupt)
 
-    def unwatch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave the signals to the process again."""
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-
 
 def exit_code(error: SparkleError) -> ExitCode:
     """How a process ends that ends with `error`."""

@@ -55,7 +55,8 @@ async def test_both_signals_interrupt_while_they_are_watched(number: signal.Sign
         os.kill(os.getpid(), number)
         await life.handing_back.wait()
     finally:
-        life.unwatch_signals(loop)
+        for watched in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(watched)
 
 
 @pytest.mark.parametrize(
