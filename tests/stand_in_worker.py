@@ -36,5 +36,5 @@ if __name__ == "__main__":
     try:
         asyncio.run(main())
     except SparkleError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)  # noqa: T201 - what `sparkle worker` says as well
         sys.exit(exit_code(error))

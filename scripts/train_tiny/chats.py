@@ -67,6 +67,7 @@ class Phrases(TypedDict):
 @cache
 def phrases() -> Phrases:
     """What people ask and what they are answered beside alerts."""
+    # the file is ours, and of this form
     loaded: Phrases = tomllib.loads(Path(__file__).with_name("chats.toml").read_text())  # type: ignore[assignment]
     return loaded
 

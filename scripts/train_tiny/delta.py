@@ -57,7 +57,7 @@ def _(lower: Tensor) -> Tensor:
 
 
 def _inverse_backward(context: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
-    (inverse,) = context.saved_tensors  # type: ignore[attr-defined]
+    (inverse,) = context.saved_tensors  # type: ignore[attr-defined]  # half typed
     transposed = inverse.transpose(-1, -2)
     return -torch.bmm(transposed, torch.bmm(grad, transposed)).tril(-1)
 
@@ -105,7 +105,7 @@ def _(grad: Tensor, transition: Tensor) -> Tensor:
 
 
 def _scan_backward(context: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:
-    transition, states = context.saved_tensors  # type: ignore[attr-defined]
+    transition, states = context.saved_tensors  # type: ignore[attr-defined]  # half typed
     carried = scan_states_backward(grad.contiguous(), transition)
     return torch.matmul(carried, states.transpose(-1, -2)), carried
 

@@ -64,5 +64,5 @@ class _Missing:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
         raise RuntimeError(
-            f"kernel {self._name} needs triton, which exists on Linux: install sparkle[worker]"
+            f"kernel {self._name} needs triton, which exists on Linux: install sparkle-inference[worker]"
         )

@@ -1,6 +1,6 @@
 """Gets jobs for free slots, and only for those. Knows no engine: it asks how many slots are free.
 
-The rule, measured in facts/nats.md 1.4:
+The rule:
 1. With a slot free, ask the classes that may have work one after the other, without waiting (`sweep`).
 2. Nothing there and at least one slot a class free: leave one short waiting request at each class (`arm`).
 3. Fewer slots free: ask again when the bell rings for a class, and every `tick_s`.

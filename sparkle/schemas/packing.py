@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+# what follows is ignored for the one reason that msgpack has no types
 import msgpack  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
 from sparkle.errors import InvalidMessage

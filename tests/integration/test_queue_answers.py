@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -22,8 +21,7 @@ from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result
 from sparkle.schemas.codec import encode
 from sparkle.schemas.control import Cancel
 from sparkle.schemas.ids import new_job_id
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from tests.conftest import Eventually
 
 
 def chunk(job: str, seq: int, *, attempt: int = 1) -> Chunk:

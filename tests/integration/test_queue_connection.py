@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -13,8 +12,7 @@ from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
 from sparkle.queue.local import LocalServer
 from sparkle.queue.watchdog import watch
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from tests.conftest import Eventually
 
 
 class Inbox:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
@@ -22,7 +22,6 @@ from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 Deliveries = asyncio.Queue[Delivery]
 
 ACK_WAIT_S = 0.4

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,7 @@ from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from tests.conftest import Eventually
 
 CANARY = "canary-7f3a91"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,10 +22,9 @@ from sparkle.queue.puller import Puller, PullSettings
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
+from tests.conftest import Eventually
 
 P0, P1, P2, P3, P4 = PriorityClass
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 class Slots:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 # triton has no types
-import triton  # pyright: ignore[reportMissingTypeStubs]
+import triton  # pyright: ignore[reportMissingTypeStubs] it has none, nor has what follows
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import ASTSource  # pyright: ignore[reportMissingTypeStubs]
 

@@ -91,7 +91,7 @@ def serve() -> None:
 def install_fixes() -> None:
     """Puts torch's rounding in the place of the interpreter's, for this process."""
     # triton has no types
-    from triton import language as tl  # pyright: ignore[reportMissingTypeStubs]
+    from triton import language as tl  # pyright: ignore[reportMissingTypeStubs] it has none
     from triton.runtime import interpreter  # pyright: ignore[reportMissingTypeStubs]
 
     narrow = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
@@ -102,7 +102,7 @@ def install_fixes() -> None:
     def read(data: Array, kind: Any) -> Tensor:
         bits = np.ascontiguousarray(data).view(SIGNED[kind.primitive_bitwidth])
         # torch does not say what it takes
-        values = torch.from_numpy(bits.copy())  # pyright: ignore[reportUnknownMemberType]
+        values = torch.from_numpy(bits.copy())  # pyright: ignore[reportUnknownMemberType] half typed
         return values.view(types[kind])
 
     def write(values: Tensor, kind: Any) -> Array:

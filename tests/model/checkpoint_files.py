@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from safetensors.torch import (
     load_file,  # pyright: ignore[reportUnknownVariableType] (its path is of bytes or str, unknown which)
-    save_file,  # pyright: ignore[reportUnknownVariableType]
+    save_file,  # pyright: ignore[reportUnknownVariableType] (the same)
 )
 from torch import Tensor
 

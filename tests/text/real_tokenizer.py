@@ -110,4 +110,4 @@ def _assembled(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenize
 
 def add_tokens(tokenizer: Tokenizer, tokens: list[AddedToken]) -> None:
     """Appends to the vocabulary; the library's hints leave the list's type open."""
-    tokenizer.add_tokens(tokens)  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.add_tokens(tokens)  # pyright: ignore[reportUnknownMemberType] # half typed

@@ -61,7 +61,7 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     [
         ({"SPARKLE_OVEN_SLOTS": "many"}, {}, "SPARKLE_OVEN_SLOTS is 'many' but must be a int"),
         ({"SPARKLE_OVEN_LIGHT": "maybe"}, {}, "must be true or false"),
-        ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, inner_door, light, name, slots"),
+        ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, inner_door, light"),
         ({"SPARKLE_OVEN_INNER_DOOR": "40"}, {}, "SPARKLE_OVEN_INNER_DOOR is '40' but must be a DoorSettings"),
         ({}, {"slots": 1.5}, "--slots is a float but must be a int"),
         ({}, {"slots": True}, "--slots is a bool but must be a int"),

@@ -62,7 +62,7 @@ def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
 
 
 def test_every_kind_is_here() -> None:
-    assert {frame.kind for frame in FRAMES} == set(frames._KINDS)  # pyright: ignore[reportPrivateUsage]
+    assert {frame.kind for frame in FRAMES} == set(frames._KINDS)  # pyright: ignore[reportPrivateUsage] - no kind may be missing
 
 
 def test_a_frame_that_is_too_long_is_neither_written_nor_read() -> None:

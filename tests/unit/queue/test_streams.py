@@ -52,7 +52,7 @@ def test_a_consumer_never_gives_up_by_itself() -> None:
 )
 def test_wrong_settings_are_refused_with_their_value(wrong: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        TopologySettings(**wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        TopologySettings(**wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
 
 
 def test_regions_are_named_once_each() -> None:

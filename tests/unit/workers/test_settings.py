@@ -28,7 +28,7 @@ from sparkle.workers.settings import WorkerSettings, new_worker_name
 def test_a_setting_out_of_its_bounds_is_refused(field: str, value: object, text: str) -> None:
     given: dict[str, object] = {"region": "eu", field: value}
     with pytest.raises(ConfigError) as caught:
-        WorkerSettings(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        WorkerSettings(**given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
     assert text in str(caught.value)
 
 
