@@ -59,6 +59,8 @@ class Connection:
         """Set when the connection has ended for good."""
         self._client = Client()
         self._up = asyncio.Event()
+        self.generation = 0
+        """How often the connection has come back: what was true of the server may no longer be."""
         self._callbacks: list[Callable[[], None]] = []
         self._watchdog: asyncio.Task[None] | None = None
 
@@ -263,6 +265,7 @@ class Connection:
             log.warning("queue_disconnected", extra={"connection": self.settings.name})
 
     async def _on_reconnected(self) -> None:
+        self.generation += 1
         self._up.set()
         log.info("queue_reconnected", extra={"connection": self.settings.name})
         for callback in self._callbacks:

@@ -14,11 +14,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkle.errors import ConfigError, NotConnected, TopologyMissing
+from sparkle.errors import ConfigError, NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.delivery import Delivery
+from sparkle.queue.stream_age import stream_created_s
 from sparkle.queue.tries import tries
 from sparkle.queue.waiting import until
+from sparkle.schemas import subjects
 from sparkle.schemas.subjects import JobAddress
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class Lease:
         self.delivery = delivery
         self.settings = settings or LeaseSettings()
         self._connection = connection
+        self._generation = connection.generation
+        self._attempt = delivery.attempt
         self._fate: Fate | None = None
 
     @property
@@ -84,13 +88,19 @@ class Lease:
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1."""
-        return self.delivery.attempt
+        """Which delivery the work began with, from 1; one adopted later does not change it."""
+        return self._attempt
 
     @property
     def stored_s(self) -> float:
         """When the queue stored the job, Unix time."""
         return self.delivery.stored_s
+
+    def adopt(self, delivery: Delivery) -> None:
+        """The same job came again while it is held here: from now on this delivery speaks for it."""
+        assert delivery.subject == self.delivery.subject
+        self.delivery = delivery
+        self._generation = self._connection.generation
 
     @property
     def fate(self) -> Fate | None:
@@ -109,11 +119,10 @@ class Lease:
             await asyncio.wait([progress])
 
     async def ack(self) -> bool:
-        """The job is done. False when another fate was chosen before.
+        """The job is done. False when another fate was chosen before, or the queue has lost the message.
 
-        Raises PublishUncertain, NotConnected, or TopologyMissing (the queue has lost the job) when the
-        server does not confirm within `give_up_s`: the job may come back, and whoever gets it finds its
-        result stored.
+        Raises PublishUncertain, NotConnected or TopologyMissing when the server does not confirm within
+        `give_up_s`: the job may come back, and whoever gets it finds its result stored.
         """
         return await self._end(Fate.ACK)
 
@@ -131,17 +140,38 @@ class Lease:
         # chosen before the first await, so that of two callers exactly one wins
         self._fate = fate
         body = nak_body(delay_s) if fate is Fate.NAK else fate.value.encode()
-        await tries(self._connection, TopologyMissing, give_up_s=self.settings.give_up_s)(
-            self._connection.request,
-            self.delivery.ack_subject,
-            body,
-            timeout_s=self.settings.answer_timeout_s,
+        return await tries(self._connection, TopologyMissing, give_up_s=self.settings.give_up_s)(
+            self._tell, body
+        )
+
+    async def _tell(self, body: bytes) -> bool:
+        if await self._void():
+            log.warning("lease_void", extra={"attempt": self.attempt})
+            return False
+        await self._connection.request(
+            self.delivery.ack_subject, body, timeout_s=self.settings.answer_timeout_s
         )
         return True
+
+    async def _void(self) -> bool:
+        """Whether the stream that held the message is gone.
+
+        A memory stream that was lost and made anew counts from 1 again, so this lease's acknowledgement
+        would be another job's. Only a lost connection can hide that, so only then the server is asked.
+        """
+        if self._connection.generation == self._generation:
+            return False
+        asked_in = self._connection.generation
+        created_s = await stream_created_s(self._connection, subjects.JOBS_STREAM)
+        if created_s is None or created_s > self.stored_s:
+            return True
+        self._generation = asked_in
+        return False
 
     async def _progress(self, left: asyncio.Event) -> None:
         while not await until(left, self.settings.progress_s) and self._fate is None:
             try:
-                await self._connection.publish(self.delivery.ack_subject, PROGRESS)
-            except NotConnected:
+                if not await self._void():
+                    await self._connection.publish(self.delivery.ack_subject, PROGRESS)
+            except (NotConnected, PublishUncertain):
                 log.warning("lease_progress_unsent", extra={"attempt": self.attempt})

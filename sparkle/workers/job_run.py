@@ -13,6 +13,7 @@ import time
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
+from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.job import Job
@@ -55,6 +56,10 @@ class JobRun:
     def happen(self, event: JobEvent) -> None:
         """Something happened to this job; it is dealt with in order."""
         self._events.put_nowait(event)
+
+    def delivered_again(self, delivery: Delivery) -> None:
+        """The queue took this worker for dead, or has lost the job and got it anew; it goes on as it is."""
+        self._lease.adopt(delivery)
 
     async def run(self) -> None:
         """Bring the job to its end. Cancelled, or with EngineExited, it hands the job back and raises."""

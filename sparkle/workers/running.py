@@ -54,8 +54,11 @@ class RunningJobs:
             log.warning(
                 "job_delivered_while_running", extra={"job": address.job, "attempt": delivery.attempt}
             )
-            # the same message again: the run's own lease tells its fate; of another tenant: it waits its turn
-            if held[0].address != address:
+            # the same job again: one run, one lease, which speaks by the latest delivery; a job of this id
+            # of another tenant, or in another class, waits its turn
+            if held[0].address == address:
+                held[0].delivered_again(delivery)
+            else:
                 self._end_aside(lease.nak(_CLASH_DELAY_S))
             return
         self._begin(address, lease)

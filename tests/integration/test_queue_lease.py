@@ -175,3 +175,50 @@ async def test_an_end_that_cannot_be_confirmed_is_said_so(
     with pytest.raises((TopologyMissing, PublishUncertain)):
         await lease.ack()
     assert not await lease.nak()
+
+
+async def test_a_lease_of_a_lost_stream_ends_no_other_job(
+    nats_server: LocalServer, connection: Connection, deliveries: Deliveries, eventually: Eventually
+) -> None:
+    """The stream made anew counts from 1 again: the old acknowledgement would be the new job's."""
+    await publish(connection)
+    old = Lease(connection, await deliveries.get())
+    await nats_server.kill()
+    await nats_server.start()
+    await eventually(lambda: connection.is_up and connection.generation == 1)
+    await topology.apply(connection, TopologySettings(regions="local", ack_wait_s=60.0))
+    job = await publish(connection)
+    new = Lease(connection, await deliveries.get())
+    assert (new.address.job, new.attempt) == (job, 1)
+    for tell in (old.ack, old.nak, old.term):
+        assert not await tell()
+    assert await running(connection) == 1
+    assert await new.ack()
+    assert await running(connection) == 0
+
+
+async def test_a_lease_outlives_a_reconnection_that_lost_nothing(
+    connection: Connection, deliveries: Deliveries
+) -> None:
+    await publish(connection)
+    lease = Lease(connection, await deliveries.get())
+    connection.generation += 1
+    assert await lease.ack()
+    assert await running(connection) == 0
+
+
+async def test_a_lease_speaks_by_the_delivery_it_adopted(
+    nats_server: LocalServer, connection: Connection, deliveries: Deliveries, eventually: Eventually
+) -> None:
+    """The job was lost and published again while it ran here: its end takes the new message off the queue."""
+    job = Job(prompt="x", tenant="acme", region="local")
+    await JobPublisher(connection).publish(job, PriorityClass.P0, publication=1)
+    lease = Lease(connection, await deliveries.get())
+    await nats_server.kill()
+    await nats_server.start()
+    await eventually(lambda: connection.is_up and connection.generation == 1)
+    await topology.apply(connection, TopologySettings(regions="local", ack_wait_s=60.0))
+    await JobPublisher(connection).publish(job, PriorityClass.P0, publication=2)
+    lease.adopt(await deliveries.get())
+    assert await lease.ack()
+    assert await running(connection) == 0
