@@ -17,13 +17,14 @@ from sparkle.errors import (
     JobFailed,
     NotConnected,
     QueueError,
+    QueueFull,
     SparkleError,
+    TopologyMissing,
 )
 from sparkle.producers.answer_order import Gap
 from sparkle.producers.handle import Handle
 from sparkle.producers.loss_watch import LossWatch
 from sparkle.producers.outbox import Look, Outbox, Publish, Step
-from sparkle.producers.refusals import Refusals
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
@@ -69,7 +70,8 @@ class Dispatcher:
         self._feed = AnswerFeed(connection)
         self._outbox = Outbox(settings.timing, random.random)
         self._losses = LossWatch(connection, settings.region)
-        self._refusals = Refusals(connection, self._feed, leader_wait_s=settings.leader_wait_s)
+        self._redeclare_wait_s = settings.redeclare_wait_s
+        self._back_s = -settings.redeclare_wait_s
         self._open: dict[str, _Open] = {}
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,7 +164,7 @@ class Dispatcher:
         try:
             outcome = await self._publisher.publish(entry.job, entry.priority, publication=publication)
         except SparkleError as error:
-            if not entry.accepted.done() and await self._refusals.is_final(entry.tenant, job, error):
+            if not entry.accepted.done() and self._is_final(error):
                 self._refuse(entry, error)
             else:
                 log.debug("publish_again", extra={"job": job, "error": type(error).__name__})
@@ -174,6 +176,13 @@ class Dispatcher:
                 self._outbox.already_queued(job, loop.time())
             entry.accept()
         self._wake.set()
+
+    def _is_final(self, error: SparkleError) -> bool:
+        """Whether another try of a new job would not help soon."""
+        if isinstance(error, TopologyMissing):
+            # a server that has just come back may be empty, and its streams about to be declared again
+            return asyncio.get_running_loop().time() - self._back_s > self._redeclare_wait_s
+        return isinstance(error, ContractError | QueueFull) or self._connection.closed.is_set()
 
     async def _look(self, entry: _Open) -> None:
         job, loop = entry.job.id, asyncio.get_running_loop()
@@ -221,7 +230,6 @@ class Dispatcher:
                 entry.step.cancel()
             self._spawn(self._feed.close(entry.tenant, job))
             self._spawn(self._losses.forget(job))
-            self._refusals.forget(job)
         return entry
 
     def _end_all(self, error: SparkleError) -> None:
@@ -233,8 +241,8 @@ class Dispatcher:
         self._end_all(NotConnected("the connection ended for good before the job's end came; connect anew"))
 
     def _reconnected(self) -> None:
-        self._refusals.reconnected()
-        self._outbox.reconnected(asyncio.get_running_loop().time())
+        self._back_s = asyncio.get_running_loop().time()
+        self._outbox.reconnected(self._back_s)
         self._spawn(self._watch_losses())
         self._wake.set()
 

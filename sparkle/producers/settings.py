@@ -37,8 +37,8 @@ class ClientSettings:
     publish_timeout_s: float = 3.0
     """How long one try to publish waits for the queue's answer."""
 
-    leader_wait_s: float = 8.0
-    """How long a stream may be without a leader before it counts as missing; a cluster takes up to 6 s."""
+    redeclare_wait_s: float = 8.0
+    """How long after a reconnect a missing stream may take to be declared again."""
 
     rates: ServiceRates = field(default_factory=ServiceRates)
     """How fast a worker is: makes a job's priority class of its length."""
@@ -49,7 +49,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
             check_name(name, getattr(self, name))
-        for name in ("connect_timeout_s", "publish_timeout_s", "leader_wait_s"):
+        for name in ("connect_timeout_s", "publish_timeout_s", "redeclare_wait_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
 

@@ -196,7 +196,7 @@ async def test_no_server_is_told_with_its_address() -> None:
     url = server.url
     await server.stop()
     with pytest.raises(NotConnected, match=url.removeprefix("nats://")):
-        await Client.open(ClientSettings(nats=url))
+        await Client.open(ClientSettings(nats=url, connect_timeout_s=0.2))
 
 
 def heartbeats(connection: Connection, running: Callable[[], list[str]]) -> asyncio.Task[None]:
