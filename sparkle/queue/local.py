@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from sparkle.errors import ConfigError, NotConnected
 
@@ -133,7 +133,7 @@ class LocalServer:
         if self.pid is not None:
             os.kill(self.pid, signal.SIGCONT)
 
-    async def __aenter__(self) -> LocalServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
