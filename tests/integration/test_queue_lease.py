@@ -21,6 +21,7 @@ from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
+from tests.conftest import Eventually
 
 Deliveries = asyncio.Queue[Delivery]
 

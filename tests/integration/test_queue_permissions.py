@@ -30,8 +30,7 @@ from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from tests.conftest import Eventually
 
 IMPATIENT = PublishSettings(answer_timeout_s=0.1, give_up_s=0.1)
 
@@ -41,6 +40,8 @@ PERMISSIONS = {
         "publish": [
             "$JS.API.CONSUMER.MSG.NEXT.JOBS.*",
             "$JS.ACK.JOBS.>",
+            # after a lost connection: whether the stream is still the one that a lease is of
+            "$JS.API.STREAM.INFO.JOBS",
             "$JS.API.DIRECT.GET.RESULTS.result.>",
             "$JS.API.DIRECT.GET.CONTROL.ctl.cancel.>",
             "reply.>",
@@ -147,6 +148,10 @@ async def test_each_can_do_its_part(
     await eventually(lambda: len(chunks) == 2)
     assert await replies.store_end("acme", result(job.id))
     assert await replies.end_stored("acme", job.id)
+    back = asyncio.Event()
+    worker.on_reconnect(back.set)
+    await worker.reconnect()
+    await back.wait()
     assert await lease.ack()
     await eventually(lambda: ends and cancelled)
     assert await feed.stored_end("acme", job.id) == result(job.id)
