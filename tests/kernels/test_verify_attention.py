@@ -1,0 +1,174 @@
+"""Attention of few tokens over a paged cache: the reference against float64, the kernels against both."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparkle.kernels import verify_attention
+from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.interpreter import Interpreter
+from tests.kernels.paged_inputs import PagedCase, PagedInputs, exact_attention, paged_inputs
+from tests.kernels.proxy_order import unordered_products
+
+MODULE = "sparkle.kernels.verify_attention"
+SCALE = 0.4
+TYPES = {
+    "p_tables": "*i32",
+    "p_starts": "*i64",
+    "p_contexts": "*i64",
+    "p_parts": "*fp32",
+    "p_sums": "*fp32",
+    "stride_row": "i32",
+    "stride_head": "i32",
+    "max_pages": "i32",
+    "scale": "fp32",
+}
+CASES = [
+    PagedCase(contexts=(0,), spans=(1,)),
+    PagedCase(contexts=(63, 64, 65), spans=(1, 1, 1)),
+    PagedCase(contexts=(62, 0, 130), spans=(3, 2, 16)),
+    PagedCase(contexts=(15, 16, 17), spans=(2, 0, 1), page_tokens=16),
+    PagedCase(contexts=(190,), spans=(5,), page_tokens=128, kv_heads=4),
+    PagedCase(contexts=(70,), spans=(4,), cache=torch.bfloat16),
+]
+REAL_CASES = [
+    PagedCase.of_27b((0,), (1,)),
+    PagedCase.of_27b((255, 256, 257), (16, 1, 7)),
+    PagedCase.of_27b((4097,), (16,)),
+    PagedCase.of_27b((1000, 1, 63, 2000, 640, 64, 65, 129), (8,) * 8),
+    PagedCase.of_27b((500, 31), (1, 4), page_tokens=16),
+    PagedCase.of_27b((500, 31), (8, 4), cache=torch.bfloat16),
+]
+
+
+def bound_of(case: PagedCase) -> str:
+    return "verify_attention" if case.cache == torch.float8_e4m3fn else "verify_attention_bf16"
+
+
+def width_of(case: PagedCase) -> int:
+    return max(case.spans)
+
+
+def assert_attention(case: PagedCase, inputs: PagedInputs, got: Tensor, *, gated: bool) -> None:
+    exact = exact_attention(inputs, scale=SCALE, gated=gated)
+    reference = verify_attention.verify_attention_reference(
+        *inputs.attended, width=width_of(case), scale=SCALE, gate=inputs.gate if gated else None
+    )
+    mismatch = sequence_mismatch(bound_of(case), got, reference, exact)
+    assert mismatch is None, mismatch
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("gated", [False, True])
+def test_reference_is_the_formula(case: PagedCase, gated: bool) -> None:
+    inputs = paged_inputs(case, seed=1, dtype=torch.float32)
+    if case.cache == torch.bfloat16:
+        inputs = paged_inputs(case, seed=1)
+    got = verify_attention.verify_attention(
+        *inputs.attended, width=width_of(case), scale=SCALE, gate=inputs.gate if gated else None
+    )
+    exact = exact_attention(inputs, scale=SCALE, gated=gated)
+    assert relative_error(got, exact) < (1e-6 if got.dtype == torch.float32 else 2.0**-8)
+
+
+def test_an_empty_batch_is_an_empty_result() -> None:
+    inputs = paged_inputs(PagedCase(contexts=(), spans=()), seed=1)
+    got = verify_attention.verify_attention_triton(*inputs.attended, width=1, scale=SCALE)
+    assert got.shape == (0, 4, 32)
+
+
+def test_every_multiprocessor_has_work() -> None:
+    assert verify_attention.num_splits(1, 4, 33_000) == 33
+    assert verify_attention.num_splits(8, 4, 33_000) == 4
+    assert verify_attention.num_splits(64, 4, 33_000) == 1
+    # never more programs than tiles
+    assert verify_attention.num_splits(1, 4, 100) == 2
+
+
+def test_wrong_inputs_are_refused() -> None:
+    case = CASES[2]
+    inputs = paged_inputs(case, seed=1)
+    query, keys, values, *rest = inputs.attended
+    with pytest.raises(ValueError, match="width is 17 but must be 1 to 16"):
+        verify_attention.verify_attention(query, keys, values, *rest, width=17, scale=1.0)
+    with pytest.raises(ValueError, match=r"value_pages is torch\.bfloat16"):
+        verify_attention.verify_attention(query, keys, values.bfloat16(), *rest, width=16, scale=1.0)
+    with pytest.raises(ValueError, match="query has 3 heads"):
+        verify_attention.verify_attention(query[:, :3], keys, values, *rest, width=16, scale=1.0)
+    with pytest.raises(ValueError, match="must be contiguous"):
+        verify_attention.verify_attention(query, keys[:, ::2], values[:, ::2], *rest, width=16, scale=1.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel(interpreter: Interpreter, case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=2)
+    gated = case.page_tokens == 64
+    # gated cases of e4m3 with queries as qkv_write gives them
+    half = gated and case.cache == torch.float8_e4m3fn
+    got = interpreter.call(
+        f"{MODULE}:verify_attention_triton",
+        inputs.query.half() if half else inputs.query,
+        *inputs.attended[1:],
+        width=width_of(case),
+        scale=SCALE,
+        gate=inputs.gate if gated else None,
+    )
+    assert got.dtype == torch.bfloat16
+    assert_attention(case, inputs, got, gated=gated)
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 16])
+@pytest.mark.parametrize("cache", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
+def test_kernel_compiles_to_tensor_core_products(width: int, cache: torch.dtype) -> None:
+    settings = verify_attention.launch_settings(width * 6, cache)
+    query, pages = ("*fp16", "*fp8e4nv") if cache.itemsize == 1 else ("*bf16", "*bf16")
+    compiled = compile_for_h200(
+        verify_attention.verify_attention_kernel,
+        TYPES | {"p_query": query, "p_keys": pages, "p_values": pages},
+        {
+            "HEADS": 24,
+            "GROUP": 6,
+            "DIM": 256,
+            "PAGE": 64,
+            "ROWS": settings.rows,
+            "TILE": verify_attention.TILE_TOKENS,
+            "SPLITS": 33,
+        },
+        aligned=frozenset({"stride_row", "stride_head"}),
+        warps=settings.warps,
+        stages=settings.stages,
+        pdl=False,
+    )
+    assert compiled.stack_bytes == 0
+    # as many programs of a multiprocessor as the split counts on
+    fitting = settings.programs // verify_attention.PROGRAMS
+    assert fitting == 1 or settings.rows < 64 or fitting * compiled.shared_bytes <= SHARED_LIMIT_BYTES
+    assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
+    assert "cp.async" in compiled.ptx
+    assert unordered_products(compiled.ptx) == 0
+    if settings.rows < 64:  # the wide instruction needs as many
+        assert "mma.sync.aligned.m16n8k16.row.col.f32." in compiled.ptx
+    else:
+        assert "wgmma.mma_async.sync.aligned.m64n" in compiled.ptx
+        assert "mma.sync.aligned.m16n8" not in compiled.ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CASES, *REAL_CASES], ids=str)
+def test_kernel_on_the_gpu(gpu: torch.device, case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=3).on(gpu)
+
+    def attend(query: Tensor) -> Tensor:
+        return verify_attention.verify_attention(
+            query, *inputs.attended[1:], width=width_of(case), scale=SCALE, gate=inputs.gate
+        )
+
+    got = attend(inputs.query)
+    assert_attention(case, inputs, got, gated=True)
+    assert torch.equal(attend(inputs.query), got)
+    if case.cache == torch.float8_e4m3fn:
+        assert torch.equal(attend(inputs.query.half()), got)
