@@ -1,0 +1,71 @@
+"""The inverse of a small unit lower triangular matrix inside a kernel, by products alone. Knows no op.
+
+Blocks of 4 rows are inverted by their short Neumann series; then blocks are joined: with D the inverse of the
+diagonal blocks and N what stands below them, (D⁻¹ + N)⁻¹ is D - D N D for two blocks, and (I - M + M² - M³) D
+with M = D N for four. A Neumann series over all rows at once would need powers up to the size, whose entries
+grow like binomials before they cancel. No product here has 64 rows: those would be warp-group instructions,
+in front of which Triton 3.6 may order memory wrongly.
+"""
+
+from __future__ import annotations
+
+from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+
+
+@jit()
+def inverse_of_16(b_lower: Block, o_i: Block, o_j: Block, PRECISION: constexpr) -> Block:
+    """(I + b_lower)⁻¹ float32 [..., 16, 16]; b_lower strictly lower, o_i, o_j its row and column numbers."""
+    b_n = tl.where(o_i // 4 == o_j // 4, b_lower, 0.0)
+    b_d = _finished(b_n, tl.where(o_i == o_j, 1.0, 0.0) - b_n, PRECISION)
+    return _joined(b_d, tl.where(o_i // 4 == o_j // 4, 0.0, b_lower), PRECISION)
+
+
+@jit()
+def invert_64(p_matrix: Pointer, PRECISION: constexpr) -> None:
+    """Writes (I + L)⁻¹ over a float32 [64, 64], dense, of which L is what stands below the diagonal."""
+    o_16, o_32 = tl.arange(0, 16), tl.arange(0, 32)
+    o_i, o_j = o_16[None, :, None], o_16[None, None, :]
+    o_block = o_i * 64 + o_j  # [1, 16, 16]
+    p_fours = p_matrix + tl.arange(0, 4)[:, None, None] * (16 * 65) + o_block
+    b_d = inverse_of_16(tl.where(o_i > o_j, tl.load(p_fours), 0.0), o_i, o_j, PRECISION)  # [4, 16, 16]
+    b_d = tl.permute(tl.reshape(b_d, (2, 2, 16, 16)), (0, 2, 3, 1))
+    b_upper, b_lower = tl.split(b_d)  # [2, 16, 16]
+    b_n = tl.load(p_matrix + tl.arange(0, 2)[:, None, None] * (32 * 65) + 16 * 64 + o_block)
+    b_n = tl.dot(b_lower, tl.dot(b_n, b_upper, input_precision=PRECISION), input_precision=PRECISION)
+    # [2, 32, 32], the inverses of two blocks of 32 rows
+    b_d = _stacked(_beside(b_upper, tl.zeros_like(b_upper)), _beside(-b_n, b_lower))
+    b_upper, b_lower = tl.split(tl.permute(b_d, (1, 2, 0)))
+    o_quarter = o_32[:, None] * 64 + o_32[None, :]
+    b_n = tl.load(p_matrix + 32 * 64 + o_quarter)
+    b_n = tl.dot(b_lower, tl.dot(b_n, b_upper, input_precision=PRECISION), input_precision=PRECISION)
+    # every thread has read what is overwritten here
+    tl.debug_barrier()
+    tl.store(p_matrix + o_quarter, b_upper)
+    tl.store(p_matrix + 32 + o_quarter, tl.zeros_like(b_upper))
+    tl.store(p_matrix + 32 * 64 + o_quarter, -b_n)
+    tl.store(p_matrix + 32 * 65 + o_quarter, b_lower)
+
+
+@jit()
+def _beside(b_left: Block, b_right: Block) -> Block:
+    """[2, 16, 16] and the same to [2, 16, 32]."""
+    return tl.reshape(tl.permute(tl.join(b_left, b_right), (0, 1, 3, 2)), (2, 16, 32))
+
+
+@jit()
+def _stacked(b_top: Block, b_bottom: Block) -> Block:
+    """[2, 16, 32] and the same to [2, 32, 32]."""
+    return tl.reshape(tl.permute(tl.join(b_top, b_bottom), (0, 3, 1, 2)), (2, 32, 32))
+
+
+@jit()
+def _joined(b_d: Block, b_n: Block, PRECISION: constexpr) -> Block:
+    b_m = tl.dot(b_d, b_n, input_precision=PRECISION)
+    return _finished(b_m, b_d - tl.dot(b_m, b_d, input_precision=PRECISION), PRECISION)
+
+
+@jit()
+def _finished(b_m: Block, b_y: Block, PRECISION: constexpr) -> Block:
+    """(I + M²) Y, which with Y = (I - M) D is the whole series."""
+    b_square = tl.dot(b_m, b_m, input_precision=PRECISION)
+    return b_y + tl.dot(b_square, b_y, input_precision=PRECISION)
