@@ -1,0 +1,163 @@
+"""The delta rule over whole prompts: the kernels against one token after another, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparkle.kernels import gdn_chunk, reference_sequence
+from sparkle.kernels.chunks import cut_into_chunks
+from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.interpreter import Interpreter
+from tests.kernels.spans import bounds_of, starts_of
+
+Rule = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+SPANS = [(1,), (64,), (63, 65), (130, 0, 2)]
+REAL_SPANS = [(1,), (63, 64, 65, 0, 1), (1000,), (128, 700, 300)]
+TYPES = {
+    **dict.fromkeys(("p_query", "p_key", "p_value", "p_reads", "p_writes", "p_mixes", "p_out"), "*bf16"),
+    "p_log_decay": "*fp32",
+    "p_beta": "*fp32",
+    "p_solves": "*fp32",
+    "p_factors": "*fp32",
+    "p_states": "*fp32",
+    "p_bounds": "*i64",
+    "p_first": "*i64",
+    "p_slots": "*i64",
+    "stride_query": "i32",
+    "stride_key": "i32",
+    "stride_value": "i32",
+}
+
+
+def rule_of(rows: int, *, key_heads: int, heads: int, dim: int) -> Rule:
+    """Views of one wider product; keys that resemble one another, decays from none to all at once."""
+    draw = torch.Generator().manual_seed(rows)
+    wide = torch.randn(rows, (2 * key_heads + heads) * dim + 64, generator=draw)
+    wide += torch.randn(wide.shape[1], generator=draw)
+    sizes = (key_heads * dim, key_heads * dim, heads * dim, 64)
+    *parts, _ = wide.bfloat16().split_with_sizes(sizes, 1)
+    q, k, v = (part.view(rows, -1, dim) for part in parts)
+    log_decay = -(torch.rand(rows, heads, generator=draw) ** 4) * torch.linspace(0.01, 12.0, heads)
+    return q, k, v, log_decay, torch.rand(rows, heads, generator=draw)
+
+
+def exact_rule(rule: Rule, states: Tensor, spans: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Results and states, float64, one token at a time."""
+    q, k, v, log_decay, beta = (part.double() for part in rule)
+    repeats = v.shape[1] // k.shape[1]
+    q, k = (
+        (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(repeats, dim=1)
+        for x in (q, k)
+    )
+    out, after = torch.empty_like(v), states.double()
+    for (start, stop), slot in zip(bounds_of(spans), slots, strict=True):
+        state = after[slot].clone()
+        for row in range(start, stop):
+            state = state * log_decay[row].exp()[:, None, None]
+            seen = torch.einsum("hkv,hk->hv", state, k[row])
+            state = state + k[row][:, :, None] * (beta[row][:, None] * (v[row] - seen))[:, None, :]
+            out[row] = torch.einsum("hkv,hk->hv", state, q[row]) * k.shape[2] ** -0.5
+        after[slot] = state
+    return out, after
+
+
+def places_of(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """span_starts and slots; the first slot belongs to nobody."""
+    return starts_of(lengths), torch.arange(1, len(lengths) + 1).flip(0)
+
+
+def assert_rule(rule: Rule, before: Tensor, lengths: tuple[int, ...], got: Tensor, states: Tensor) -> None:
+    spans, slots = places_of(lengths)
+    exact, exact_states = exact_rule(rule, before, spans, slots)
+    known_states = before.clone()
+    known = reference_sequence.delta_rule(*rule, known_states, spans, slots)
+    for name, result, reference, truth in (
+        ("gdn_chunk", got, known, exact),
+        ("gdn_chunk", states[1:], known_states[1:], exact_states[1:]),
+    ):
+        mismatch = sequence_mismatch(name, result, reference, truth)
+        assert mismatch is None, mismatch
+    assert torch.equal(states[0], before[0])
+
+
+def run_in_interpreter(*args: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs in the interpreter's process: results, and the states as they are then."""
+    return gdn_chunk.gdn_chunk_triton(*args), args[5]
+
+
+def test_chunks_are_cut_where_spans_end() -> None:
+    chunks = cut_into_chunks(197, torch.tensor([0, 64, 64, 129, 197]))
+    assert torch.equal(chunks.first, torch.tensor([0, 1, 1, 3, 5]))
+    found = chunks.bounds[chunks.bounds[:, 0] < chunks.bounds[:, 1]]
+    assert torch.equal(found, torch.tensor([[0, 64], [64, 128], [128, 129], [129, 193], [193, 197]]))
+
+
+@pytest.mark.parametrize("lengths", SPANS, ids=str)
+def test_off_the_gpu_it_is_the_reference(lengths: tuple[int, ...]) -> None:
+    rule = rule_of(sum(lengths), key_heads=1, heads=2, dim=32)
+    before = torch.randn(len(lengths) + 1, 2, 32, 32)
+    states = before.clone()
+    got = gdn_chunk.gdn_chunk(*rule, states, *places_of(lengths))
+    assert_rule(rule, before, lengths, got, states)
+
+
+def test_wrong_inputs_are_refused() -> None:
+    q, k, v, log_decay, beta = rule_of(3, key_heads=1, heads=2, dim=32)
+    states, places = torch.zeros(2, 2, 32, 32), places_of((3,))
+    with pytest.raises(ValueError, match=r"key has shape \[2, 1, 32\]"):
+        gdn_chunk.gdn_chunk(q, k[1:], v, log_decay, beta, states, *places)
+    with pytest.raises(ValueError, match=r"states is torch\.bfloat16"):
+        gdn_chunk.gdn_chunk(q, k, v, log_decay, beta, states.bfloat16(), *places)
+    with pytest.raises(ValueError, match="beta has strides"):
+        gdn_chunk.gdn_chunk(q, k, v, log_decay, beta.t().contiguous().t(), states, *places)
+
+
+@pytest.mark.parametrize("lengths", SPANS, ids=str)
+def test_kernel(interpreter: Interpreter, lengths: tuple[int, ...]) -> None:
+    rule = rule_of(sum(lengths), key_heads=1, heads=2, dim=32)
+    before = torch.randn(len(lengths) + 1, 2, 32, 32)
+    got, states = interpreter.call(
+        "tests.kernels.test_gdn_chunk:run_in_interpreter", *rule, before, *places_of(lengths)
+    )
+    assert_rule(rule, before, lengths, got, states)
+
+
+def test_kernels_compile_to_tensor_core_products() -> None:
+    sizes: dict[str, object] = {"KEY_HEADS": 16, "HEADS": 48, "DK": 128, "DV": 128, "C": 64}
+    for kernel, constants, warps, stages in (
+        (gdn_chunk.gdn_prepare_kernel, {"PRECISION": gdn_chunk.PRECISION}, gdn_chunk.PREPARE_WARPS, 1),
+        (gdn_chunk.gdn_scan_kernel, {"BV": gdn_chunk.BLOCK_V}, gdn_chunk.SCAN_WARPS, gdn_chunk.SCAN_STAGES),
+    ):
+        compiled = compile_for_h200(
+            kernel,
+            TYPES,
+            sizes | constants,
+            aligned=frozenset({"stride_query", "stride_key", "stride_value"}),
+            warps=warps,
+            stages=stages,
+            pdl=False,
+        )
+        assert compiled.stack_bytes == 0
+        assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
+        # no warp-group products: in these kernels Triton orders memory wrongly in front of them
+        assert "wgmma" not in compiled.ptx
+        assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in compiled.ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lengths", REAL_SPANS, ids=str)
+def test_kernel_on_the_gpu(gpu: torch.device, lengths: tuple[int, ...]) -> None:
+    rule = rule_of(sum(lengths), key_heads=16, heads=48, dim=128)
+    # the exact rule too is computed there: it is 20 times slower elsewhere
+    q, k, v, log_decay, beta = (part.to(gpu) for part in rule)
+    rule = q, k, v, log_decay, beta
+    before = torch.randn(len(lengths) + 1, 48, 128, 128, device=gpu)
+    places = [part.to(gpu) for part in places_of(lengths)]
+    states, again = before.clone(), before.clone()
+    got = gdn_chunk.gdn_chunk(*rule, states, *places)
+    assert_rule(rule, before, lengths, got, states)
+    assert torch.equal(gdn_chunk.gdn_chunk(*rule, again, *places), got)
+    assert torch.equal(again, states)
