@@ -1,0 +1,132 @@
+"""Causal attention of a prompt's chunk over its sequence's cache, by torch's cuDNN backend. Knows no layers.
+
+What is attended to is read from the pages, the chunk's own keys and values too: whether a prefix was read in
+this pass, in one before or came from the cache of another request, the numbers are the same. The backend
+knows a causal mask for equally many queries and keys alone: so the context and the chunk are two calls,
+joined by their log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sparkle.kernels import reference_sequence
+from sparkle.kernels.checks import FLOATS, require_dense, require_dtype, require_one_device, require_shape
+
+
+def prefill_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    *,
+    context: int,
+    scale: float,
+) -> Tensor:
+    """softmax(scale · q kᵀ) v of one sequence's rows `context` to `context` + T, which the pages hold.
+
+    query float [T, H, D], rows and heads of any stride; pages e4m3 (at scale 1) or query's dtype [pages,
+    page_tokens, Hkv, D], dense; page_table int32 [P], the sequence's pages in order. On a GPU query is
+    bfloat16. Returns [T, H, D] in query's dtype. ValueError for any other shape or dtype, or too few pages.
+    """
+    require_dtype("query", query, *FLOATS)
+    require_shape("query", query, None, None, None)
+    for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
+        require_dtype(name, pages, query.dtype, torch.float8_e4m3fn)
+        require_shape(name, pages, None, None, None, query.shape[2])
+        require_dense(name, pages)
+    require_shape("value_pages", value_pages, *key_pages.shape)
+    require_dtype("page_table", page_table, torch.int32)
+    require_shape("page_table", page_table, None)
+    if query.shape[1] % key_pages.shape[2]:
+        raise ValueError(
+            f"query has {query.shape[1]} heads but they must be a multiple of the pages' {key_pages.shape[2]}"
+        )
+    tokens, held = context + query.shape[0], page_table.shape[0] * key_pages.shape[1]
+    if context < 0 or tokens > held:
+        raise ValueError(
+            f"context is {context} and query has {query.shape[0]} rows but the pages hold {held} tokens"
+        )
+    require_one_device(query=query, key_pages=key_pages, value_pages=value_pages, page_table=page_table)
+    run = prefill_attention_cudnn if query.is_cuda else prefill_attention_reference
+    return run(query, key_pages, value_pages, page_table, context=context, scale=scale)
+
+
+def prefill_attention_reference(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    *,
+    context: int,
+    scale: float,
+) -> Tensor:
+    """See prefill_attention."""
+    out = reference_sequence.paged_attention(
+        query.float(),
+        key_pages.float(),
+        value_pages.float(),
+        page_table[None],
+        torch.tensor([0, query.shape[0]], device=query.device),
+        torch.tensor([context], device=query.device),
+        scale=scale,
+    )
+    return out.to(query.dtype)
+
+
+def prefill_attention_cudnn(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    *,
+    context: int,
+    scale: float,
+) -> Tensor:
+    """By cuDNN: one call without a context, two with one."""
+    rows = query.shape[0]
+    if rows == 0:
+        return torch.empty_like(query)
+    keys, values = (
+        gathered(pages, page_table, context + rows).to(query.dtype) for pages in (key_pages, value_pages)
+    )
+    # heads first, a batch of one
+    q, k, v = (part.transpose(0, 1)[None] for part in (query, keys, values))
+    if context == 0:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        return out[0].transpose(0, 1).contiguous()
+    old = _attend(q, k[:, :, :context], v[:, :, :context], causal=False, scale=scale)
+    new = _attend(q, k[:, :, context:], v[:, :, context:], causal=True, scale=scale)
+    return joined(old, new)[0].transpose(0, 1).to(query.dtype).contiguous()
+
+
+def gathered(pages: Tensor, page_table: Tensor, tokens: int) -> Tensor:
+    """The first `tokens` cells of a sequence, [tokens, Hkv, D] in the pages' dtype."""
+    used = page_table[: -(-tokens // pages.shape[1])]
+    # torch copies bytes where it copies no e4m3
+    whole = pages.view(torch.uint8) if pages.dtype == torch.float8_e4m3fn else pages
+    return whole.index_select(0, used).view(pages.dtype).flatten(0, 1)[:tokens]
+
+
+def joined(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+    """What attention over both sets of keys gives, float32, from each one's result and log-sum-exp.
+
+    o = o₁ e^{l₁} / (e^{l₁} + e^{l₂}) + o₂ e^{l₂} / (e^{l₁} + e^{l₂}); o [B, H, T, D], l [B, H, T, 1].
+    """
+    difference = one[1] - other[1]
+    return one[0].float() * difference.sigmoid() + other[0].float() * (-difference).sigmoid()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """cuDNN's result [1, H, T, D] and log-sum-exp float32 [1, H, T, 1]; torch's public call has only one."""
+    attention = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    out, log_sum, *_ = cast(
+        tuple[Tensor, ...], attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+    )
+    return out, log_sum.float().reshape(*q.shape[:3], 1)

@@ -1,0 +1,87 @@
+"""Attention of a prompt's chunk: the reference against float64, the join of two parts, cuDNN on the GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparkle.kernels import prefill_attention
+from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from tests.kernels.paged_inputs import PagedCase, exact_attention, paged_inputs
+
+SCALE = 0.3
+CASES = [
+    PagedCase(contexts=(0,), spans=(1,)),
+    PagedCase(contexts=(0,), spans=(65,), page_tokens=16),
+    PagedCase(contexts=(63,), spans=(2,)),
+    PagedCase(contexts=(64,), spans=(33,), cache=torch.bfloat16),
+]
+REAL_CASES = [
+    PagedCase.of_27b((0,), (1024,)),
+    PagedCase.of_27b((1000,), (129,)),
+    PagedCase.of_27b((65,), (64,), page_tokens=16, cache=torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_is_the_formula(case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=1)
+    query, keys, values, tables, *_ = inputs.attended
+    got = prefill_attention.prefill_attention(
+        query, keys, values, tables[0], context=case.contexts[0], scale=SCALE
+    )
+    assert relative_error(got, exact_attention(inputs, scale=SCALE, gated=False)) < 2.0**-8
+
+
+def test_two_parts_join_to_the_whole() -> None:
+    scores = torch.randn(1, 2, 5, 40, dtype=torch.float64) * 4.0
+    values = torch.randn(1, 2, 40, 8, dtype=torch.float64)
+
+    def part(keys: slice) -> tuple[Tensor, Tensor]:
+        mine = scores[..., keys]
+        return mine.softmax(-1) @ values[:, :, keys], mine.logsumexp(-1, keepdim=True)
+
+    got = prefill_attention.joined(part(slice(0, 30)), part(slice(30, 40)))
+    assert relative_error(got, scores.softmax(-1) @ values) < 1e-6
+    # a part that weighs nothing leaves no trace, however large its values
+    first, (_, log) = part(slice(0, 30)), part(slice(30, 40))
+    far = torch.full_like(log, -1e4)
+    assert torch.equal(prefill_attention.joined(first, (first[0] * 100, far)), first[0].float())
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
+def test_cells_are_gathered_in_order(kind: torch.dtype) -> None:
+    pages = torch.arange(24.0).reshape(4, 3, 2, 1).to(kind)
+    got = prefill_attention.gathered(pages, torch.tensor([2, 0, -1], dtype=torch.int32), 5)
+    assert got.dtype == kind
+    assert torch.equal(got.float(), torch.cat((pages[2], pages[0])).float()[:5])
+
+
+def test_wrong_inputs_are_refused() -> None:
+    inputs = paged_inputs(CASES[2], seed=1)
+    query, keys, values, tables, *_ = inputs.attended
+    with pytest.raises(
+        ValueError, match=r"context is 1000 and query has 2 rows but the pages hold 192 tokens"
+    ):
+        prefill_attention.prefill_attention(query, keys, values, tables[0], context=1000, scale=1.0)
+    with pytest.raises(ValueError, match=r"page_table has shape \[1, 3\]"):
+        prefill_attention.prefill_attention(query, keys, values, tables, context=63, scale=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", REAL_CASES, ids=str)
+def test_cudnn_on_the_gpu(gpu: torch.device, case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=3).on(gpu)
+    query, keys, values, tables, *_ = inputs.attended
+    context = case.contexts[0]
+    got = prefill_attention.prefill_attention(query, keys, values, tables[0], context=context, scale=SCALE)
+    known = prefill_attention.prefill_attention_reference(
+        query, keys, values, tables[0], context=context, scale=SCALE
+    )
+    exact = exact_attention(inputs, scale=SCALE, gated=False)
+    mismatch = sequence_mismatch("prefill_attention", got, known, exact)
+    assert mismatch is None, mismatch
+    again = prefill_attention.prefill_attention(query, keys, values, tables[0], context=context, scale=SCALE)
+    assert torch.equal(again, got)
