@@ -1,7 +1,7 @@
 """The only door to the kernels: each op checks what it is given, then computes. Knows no layers, no requests.
 
-The FP8 ops take their Triton kernel on a GPU and the plain torch reference elsewhere; the others compute with
-the reference, whatever the device.
+The ops imported below take their kernel on a GPU and the plain torch reference elsewhere; those written out
+here compute with the reference, whatever the device.
 
 Shapes: T rows of a pass, S spans (the rows of one sequence each, one after another), H heads, D a head's
 width. `span_starts` int64 [S+1] rises from 0 to T; `slots` int64 [S] are all different. "float" is float32 or
@@ -29,16 +29,23 @@ from sparkle.kernels.checks import (
 # re-exported under their own names: each is checked where it stands
 from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
 from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
+from sparkle.kernels.gdn_chunk import gdn_chunk as gdn_chunk
+from sparkle.kernels.gdn_memory import GdnGates as GdnGates
+from sparkle.kernels.gdn_memory import GdnMemory as GdnMemory
+from sparkle.kernels.gdn_step import gdn_step as gdn_step
 from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
 from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
 from sparkle.kernels.norm_quant import add_rms_norm as add_rms_norm
 from sparkle.kernels.norm_quant import add_rms_norm_quantise as add_rms_norm_quantise
 from sparkle.kernels.norm_quant import gated_rms_norm_quantise as gated_rms_norm_quantise
+from sparkle.kernels.prefill_attention import prefill_attention as prefill_attention
+from sparkle.kernels.qkv_write import qkv_write as qkv_write
 from sparkle.kernels.quantise import Fp8Blocks as Fp8Blocks
 from sparkle.kernels.quantise import Fp8Rows as Fp8Rows
 from sparkle.kernels.quantise import quantise_blocks as quantise_blocks
 from sparkle.kernels.quantise import quantise_rows as quantise_rows
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
+from sparkle.kernels.verify_attention import verify_attention as verify_attention
 
 BLOCK = reference.BLOCK
 """Rows and columns of a quantised matrix that share one scale."""
