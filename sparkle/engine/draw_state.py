@@ -9,6 +9,8 @@ from torch import Tensor
 
 from sparkle.schemas.job import Sampling
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 class SeenTokens:
     """Which tokens a request has seen, for its penalties: kept only where one is set."""
@@ -28,14 +30,16 @@ class SeenTokens:
 
         Repetition (Keskar et al. 2019, "CTRL", section 4.1): what was seen in prompt or answer is divided by
         the penalty where positive, multiplied where negative. Then, for the answer alone,
-        logit - frequency * count - presence * (count > 0).
+        logit - frequency * count - presence * (count > 0). The result is finite, whatever the penalties.
         """
         in_answer = self._counts > 0
         factor = self._sampling.repetition_penalty
         repeated = torch.where(logits > 0, logits / factor, logits * factor)
         logits = torch.where(self._in_prompt | in_answer, repeated, logits)
         logits = logits - self._sampling.frequency_penalty * self._counts
-        return logits - self._sampling.presence_penalty * in_answer.float()
+        logits = logits - self._sampling.presence_penalty * in_answer.float()
+        # a tiny repetition penalty overflows, and of two infinite logits neither is the likelier one
+        return logits.clamp(-LARGEST, LARGEST)
 
 
 class DrawState:

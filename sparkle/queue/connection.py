@@ -1,10 +1,10 @@
 """One connection to the NATS server, with the client library's traps handled. Knows no job.
 
-The traps (facts of nats-py 2.16): an error callback that raises ends the read loop; so does a PONG after a
-timed-out `flush`, so nothing here flushes; a payload over the server's limit closes the connection for good;
-a dead read loop still says "connected", so a watchdog listens for its own echo; an end for good may never
-reach the callback, so the watchdog looks for it; a cancellation is swallowed while it flushes, so it is
-raised again.
+The traps (facts of nats-py 2.16): a message that it cannot read ends the read loop (`receiving.py`); so does
+an error callback that raises, and a PONG after a timed-out `flush`, so nothing here flushes; a payload over
+the server's limit closes the connection for good; a dead read loop still says "connected", so a watchdog
+listens for its own echo; an end for good may never reach the callback, so the watchdog looks for it; a
+cancellation is swallowed while it flushes, so it is raised again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
@@ -24,6 +23,7 @@ from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain
 from sparkle.queue.connection_settings import ConnectionSettings
 from sparkle.queue.envelope import NO_HEADERS, Envelope
 from sparkle.queue.library import abort, header_bytes, our_errors
+from sparkle.queue.receiving import Receiver
 from sparkle.queue.stored import StoreOutcome, read_ack
 from sparkle.queue.watchdog import watch
 
@@ -57,7 +57,7 @@ class Connection:
         self.settings = settings
         self.closed = asyncio.Event()
         """Set when the connection has ended for good."""
-        self._client = Client()
+        self._client = Receiver()
         self._up = asyncio.Event()
         self.generation = 0
         """How often the connection has come back: what was true of the server may no longer be."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparkle.errors import InvalidMessage, MessageTooLarge, UnsupportedVersion
-from sparkle.schemas.message import MAJOR, MINOR, Message
+from sparkle.schemas.message import MAJOR, MINOR, Message, Part
 from sparkle.schemas.packing import pack, unpack
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """The queue's max_payload: 262,144 tokens of text and their ids fit."""
+
+MAX_DESCRIBED = 1_000
+"""Of more wrong fields only the number is told: to look at each takes seconds."""
 
 M = TypeVar("M", bound=Message)
 
@@ -68,8 +72,12 @@ def _validate(model: type[M], fields: dict[str, Any], *, newer: bool) -> M:
 
 def describe(error: ValidationError, *, limit: int = 5) -> str:
     """What is wrong with which fields, at most `limit` of them, without any value."""
-    problems = [_problem(found["type"], found["loc"], found["msg"]) for found in _problems(error)]
-    more = f"; and {len(problems) - limit} more" if len(problems) > limit else ""
+    count = error.error_count()
+    if count > MAX_DESCRIBED:
+        return f"message: {count} fields are wrong or not in the contract"
+    names = _contract_names(Part)
+    problems = [_problem(found["type"], found["loc"], found["msg"], names) for found in _problems(error)]
+    more = f"; and {count - limit} more" if count > limit else ""
     return "; ".join(problems[:limit]) + more
 
 
@@ -77,8 +85,16 @@ def _problems(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_context=False, include_input=False)
 
 
-def _problem(type_: str, location: tuple[int | str, ...], text: str) -> str:
-    # an unknown field's own name is the sender's text, so only the place it stands in is named
-    if type_ == "extra_forbidden":
-        location, text = location[:-1], "has a field that is not in the contract"
-    return f"{'.'.join(map(str, location)) or 'message'}: {text.removeprefix('Value error, ')}"
+def _problem(type_: str, location: tuple[int | str, ...], text: str, names: frozenset[str]) -> str:
+    # any other name is a key that the sender made up, or a library's word for one way to read a field
+    known = takewhile(lambda part: isinstance(part, int) or part in names, location)
+    place = ".".join(map(str, known)) or "message"
+    if type_ in ("extra_forbidden", "invalid_key"):
+        text = "has a field that is not in the contract"
+    return f"{place}: {text.removeprefix('Value error, ')}"
+
+
+def _contract_names(part: type[Part]) -> frozenset[str]:
+    """The names of all fields of all parts of the contract."""
+    below = (_contract_names(kind) for kind in part.__subclasses__())
+    return frozenset(part.model_fields).union(*below)

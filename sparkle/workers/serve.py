@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def serve(
     if not (model / "config.json").is_file():
         raise ConfigError(f"model {model} is no checkpoint: it has no config.json")
     log_to_stderr()
+    # a core dump would hold the running jobs' content
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asyncio.run(_until_ended(settings, EngineProcess(model, engine_settings)))
 
 

@@ -173,6 +173,31 @@ def test_seed_and_position_alone_decide() -> None:
         assert draw(logits, state_of(sampling, seed=seed, answer=[9] * position))[0].token == token
 
 
+@given(
+    sampling=st.builds(
+        Sampling,
+        temperature=st.floats(0, 2),
+        top_p=st.floats(0, 1, exclude_min=True),
+        top_k=st.integers(0, 1024),
+        min_p=st.floats(0, 1),
+        repetition_penalty=st.floats(0, 2, exclude_min=True) | st.sampled_from([5e-324, 1e-40, 1e-37]),
+        presence_penalty=st.floats(-2, 2),
+        frequency_penalty=st.floats(-2, 2),
+        seed=st.none() | st.integers(0, 2**63 - 1),
+        logprobs=st.none() | st.integers(0, 20),
+    ),
+    scale=st.sampled_from([0.0, 1e-30, 1.0, 1e30]),
+    prompt=PROMPTS,
+    answer=ANSWERS,
+)
+def test_whatever_the_contract_allows_draws_a_token(
+    sampling: Sampling, scale: float, prompt: list[int], answer: list[int]
+) -> None:
+    state = state_of(sampling, seed=sampling.seed or 0, prompt=prompt, answer=answer)
+    (drawn,) = Sampler(VOCAB).draw(random_logits(1, seed=5) * scale, [state]).drawn
+    assert 0 <= drawn.token < VOCAB
+
+
 def test_each_draw_moves_the_state_on() -> None:
     state = state_of(Sampling(frequency_penalty=2.0, temperature=0.0))
     logits = torch.zeros(1, PADDED)
