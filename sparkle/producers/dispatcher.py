@@ -126,9 +126,13 @@ class Dispatcher:
         try:
             # before the publish, so that no chunk is missed
             await self._feed.open(tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id))
-        except BaseException:
-            del self._open[job.id]
+        except BaseException as error:
+            # who submitted the same id meanwhile waits for this entry
+            self._fail(job.id, error if isinstance(error, SparkleError) else _cancelled())
             raise
+        if job.id not in self._open:
+            # the client or its connection ended meanwhile, and the entry has been told
+            return entry
         deadline_s = None if job.deadline_ms is None else loop.time() + job.deadline_ms / 1000 - time.time()
         self._outbox.add(job.id, now_s=loop.time(), deadline_s=deadline_s)
         self._wake.set()

@@ -21,6 +21,7 @@ from sparkle.producers.client import Client
 from sparkle.producers.handle import Handle
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
+from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.queue.status import read_classes
@@ -248,6 +249,28 @@ async def test_a_passed_deadline_ends_the_handle_here(client: Client) -> None:
     with pytest.raises(JobFailed) as caught:
         await handle.result()
     assert caught.value.code is FailureCode.DEADLINE_EXCEEDED
+
+
+async def test_two_submits_of_one_id_share_what_becomes_of_the_first(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = asyncio.Event()
+
+    async def fail_later(*_: object) -> None:
+        await go_on.wait()
+        raise NotConnected("the connection is closed")
+
+    monkeypatch.setattr(AnswerFeed, "open", fail_later)
+    asked = job()
+    first, second = (asyncio.create_task(client.submit(asked)) for _ in range(2))
+    await asyncio.wait({first, second}, timeout=0)
+    go_on.set()
+    with pytest.raises(NotConnected):
+        await first
+    async with asyncio.timeout(5.0):
+        handle = await second
+        with pytest.raises(NotConnected):
+            await handle.result()
 
 
 async def test_closing_the_client_ends_its_handles(client: Client) -> None:
