@@ -98,6 +98,8 @@ class Handle:
         except AnswerChanged as error:
             self._stream_error = error
             self._news.set()
+            # nothing more is handed out, so nothing is missing
+            self._stop_gap_timer()
             return
         self._hand_out(ready)
         self._watch_gap()
@@ -183,7 +185,8 @@ def _mergeable(first: Chunk, second: Chunk) -> bool:
 
 
 def _merged(first: Chunk, second: Chunk) -> Chunk:
-    logprobs = None if second.logprobs is None else [*(first.logprobs or []), *second.logprobs]
+    # a chunk of text alone has none, and must not take those of its neighbour away
+    logprobs = [*(first.logprobs or []), *(second.logprobs or [])] or None
     changes = {
         "tokens": first.tokens + second.tokens,
         "text": first.text + second.text,

@@ -9,7 +9,7 @@ import pytest
 from sparkle.errors import AnswerChanged, FailureCode, JobFailed, NotConnected
 from sparkle.producers.answer_order import Gap
 from sparkle.producers.handle import MERGED_TOKENS, Handle
-from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
+from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, TokenLogprobs, Usage
 
 JOB = "01890a5d-ac96-774b-bcce-b302099a8057"
 USAGE = Usage(prompt_tokens=1, completion_tokens=1, queue_s=0, first_token_s=0, total_s=0)
@@ -94,6 +94,35 @@ async def test_what_nobody_reads_is_merged() -> None:
     assert [len(part.tokens) for part in parts] == [MERGED_TOKENS] * 3
     assert [token for part in parts for token in part.tokens] == list(range(3 * MERGED_TOKENS))
     assert "".join(part.text for part in parts) == result(3 * MERGED_TOKENS).text
+
+
+async def test_merging_keeps_every_tokens_log_probability() -> None:
+    """Also beside a chunk of text alone, as comes where text was held back for a stop string."""
+    handle = Worker().handle
+    for index in range(4):
+        part = chunk(index)
+        textual = {"tokens": [], "first_index": (index + 1) // 2}
+        asked = {"first_index": index // 2, "logprobs": [TokenLogprobs(logprob=-float(index), top=[])]}
+        handle.on_chunk(part.model_copy(update=textual if index % 2 else asked))
+    part = await anext(handle)
+    assert (part.tokens, part.text) == ([0, 2], "abcd")
+    assert part.logprobs is not None
+    assert [entry.logprob for entry in part.logprobs] == [0.0, -2.0]
+
+
+async def test_a_changed_answer_asks_for_nothing_more() -> None:
+    worker = Worker()
+    worker.handle.on_chunk(chunk(0))
+    worker.handle.on_chunk(chunk(1, attempt=2))
+    worker.handle.on_chunk(chunk(0, attempt=2, token=5))
+    # a gap of another job is asked for twice: by then the first one's would have been asked for as well
+    other = Worker()
+    other.handle.on_chunk(chunk(1))
+    for _ in range(2):
+        await other.asked.wait()
+        other.asked.clear()
+    assert worker.gaps == []
+    other.handle.on_end(result(2))
 
 
 async def test_a_failure_comes_from_both_ends_after_what_was_read() -> None:
