@@ -50,7 +50,9 @@ class BatchOutput:
 
     def append(self, fields: Mapping[str, object]) -> None:
         """Write one line."""
-        self._file.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+        # half a surrogate pair, as an input line may name a field, is written as JSON's escape of it
+        line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        self._file.write(line + b"\n")
         self._file.flush()
 
     def append_error(self, line: BatchLine | BadLine, code: str, message: str) -> None:

@@ -43,6 +43,16 @@ def test_a_new_file_has_nothing_and_takes_lines(path: Path) -> None:
     ]
 
 
+def test_half_a_surrogate_pair_is_written_as_its_escape(path: Path) -> None:
+    """A name or a model in a line of the input can hold one; it must end neither the run nor the file."""
+    fields = error_line(1, "a", "invalid_line", "body.\ud800, \\ud800 é 🙂: not supported")
+    with BatchOutput(path) as output:
+        output.append(fields)
+    assert json.loads(path.read_text(encoding="utf-8")) == fields
+    with BatchOutput(path) as output:
+        assert output.has(good(1, "a"))
+
+
 def test_what_is_there_counts_by_id_and_by_line(path: Path) -> None:
     with BatchOutput(path) as output:
         output.append(answer(1, "a"))
