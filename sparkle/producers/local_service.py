@@ -6,14 +6,13 @@ import asyncio
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sparkle.config import environment
 from sparkle.errors import ConfigError, EngineExited
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
@@ -114,7 +113,6 @@ class LocalService:
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=None if self._settings.show_worker_log else asyncio.subprocess.PIPE,
-            env=worker_environment(environment()),
             # a Ctrl-C in the terminal is for us: we end the worker, and then what it needs
             start_new_session=True,
         )
@@ -173,8 +171,3 @@ def check_installed() -> None:
             "brings what a worker on this machine needs"
         )
     find_binary()
-
-
-def worker_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with a heartbeat fast enough to be seen ready at once."""
-    return {"SPARKLE_WORKER_HEARTBEAT_S": "0.25", **own}
