@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -110,6 +111,8 @@ def root(
     Settings come from `--config FILE`, then from the environment (`SPARKLE_CLIENT_NATS`…), then from flags.
     """
     context.obj = Invocation(config=config)
+    # what matters comes as an error's sentence; events are for whoever looks for a fault
+    logging.basicConfig(level=logging.INFO if debug else logging.ERROR)
 
 
 def main() -> None:

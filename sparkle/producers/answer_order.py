@@ -1,8 +1,8 @@
 """Puts an answer's chunks in order, across losses and attempts, nothing twice. Knows no queue and no clock.
 
-What was handed out is a prefix of the answer for ever. Chunks of one attempt are ordered by `seq`; a higher
-attempt starts over, and of it only what lies behind the tokens and the text already handed out is new. Both
-ends of the overlap must be equal, else the attempts wrote different answers and AnswerChanged says so.
+What was handed out is a prefix of the answer for ever. Chunks of one run of the job are ordered by `seq`; a
+newer run starts over, and of it only what lies behind the tokens and the text already handed out is new. As
+far as the two overlap they must be equal, else they are different answers and AnswerChanged says so.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class AnswerOrder:
 
     def __init__(self) -> None:
         self._attempt = 0
+        self._worker = ""
+        self._replaced: set[str] = set()
         self._next_seq = 0
         self._early: dict[int, Chunk] = {}
         self._tokens: list[int] = []
@@ -42,15 +44,12 @@ class AnswerOrder:
         """What is missing before the chunks that came too early; None without a gap."""
         if not self._early:
             return None
-        chunk = next(iter(self._early.values()))
-        return Gap(chunk.worker, self._attempt, self._next_seq)
+        return Gap(self._worker, self._attempt, self._next_seq)
 
     def take(self, chunk: Chunk) -> list[Chunk]:
         """The new parts that this chunk makes ready, in order. Raises AnswerChanged."""
-        if chunk.attempt > self._attempt:
-            self._attempt, self._next_seq, self._hole = chunk.attempt, 0, False
-            self._early.clear()
-        if chunk.attempt < self._attempt or chunk.seq < self._next_seq:
+        self._follow(chunk)
+        if chunk.attempt < self._attempt or chunk.worker != self._worker or chunk.seq < self._next_seq:
             return []
         if chunk.seq > self._next_seq and len(self._early) >= MAX_EARLY_CHUNKS:
             return []
@@ -95,6 +94,22 @@ class AnswerOrder:
                     )
                 )
         return tail
+
+    def _follow(self, chunk: Chunk) -> None:
+        """Start over when the chunk is of a newer run: a higher attempt, or the same one by another worker.
+
+        A job that was lost and published again counts its attempts from 1 again, so two workers can write
+        the same one; the first of them is dead, or will find its end refused.
+        """
+        if chunk.attempt > self._attempt:
+            self._replaced.clear()
+        elif chunk.attempt < self._attempt or chunk.worker == self._worker or chunk.worker in self._replaced:
+            return
+        else:
+            self._replaced.add(self._worker)
+        self._attempt, self._worker = chunk.attempt, chunk.worker
+        self._next_seq, self._hole = 0, False
+        self._early.clear()
 
     def _new_part(self, chunk: Chunk) -> list[Chunk]:
         """The chunk without what was handed out before: one chunk, or none."""

@@ -308,3 +308,32 @@ async def test_a_submit_that_is_given_up_cancels_what_may_be_stored(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.submit(asked), timeout=0.2)
         await until(lambda: tombstone(connection, asked.id))
+
+
+async def test_nothing_of_a_job_or_its_answer_is_logged(
+    client: Client,
+    nats_server: LocalServer,
+    second_connection: Connection,
+    start_worker: StartWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    canary = "canary-7f3a"
+
+    async def echo(run: Run) -> None:
+        await run.worker.replies.send(run.tenant, run.chunk(0).model_copy(update={"text": canary}))
+        await run.end(run.result().model_copy(update={"text": canary, "tokens": [0]}))
+
+    caplog.set_level("DEBUG")
+    await start_worker(echo)
+    handle = await client.submit(Job(prompt=canary))
+    assert await text_of(handle) == canary
+    waits = [client.submit(Job(prompt=canary, deadline_ms=int(time.time() * 1000))), client.submit(job())]
+    await nats_server.restart()
+    await topology.apply(second_connection, TopologySettings(regions="local"))
+    with pytest.raises(JobFailed) as failed:
+        await (await waits[0]).result()
+    await (await waits[1]).cancel()
+    assert canary not in str(failed.value)
+    assert caplog.records
+    for record in caplog.records:
+        assert canary not in f"{record.getMessage()} {vars(record)}"

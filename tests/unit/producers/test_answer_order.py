@@ -25,6 +25,7 @@ def chunk(
     *,
     attempt: int = 1,
     channel: Channel = Channel.ANSWER,
+    worker: str = "w1",
 ) -> Chunk:
     return Chunk(
         job=JOB,
@@ -35,7 +36,7 @@ def chunk(
         text=text,
         text_start=text_start,
         channel=channel,
-        worker="w1",
+        worker=worker,
     )
 
 
@@ -98,6 +99,21 @@ def test_a_higher_attempt_goes_on_inside_a_chunk() -> None:
     assert longer[0].attempt == 2
     # whatever the first attempt still sends is too late
     assert order.take(chunk(2, 3, [4], "d", 3)) == []
+
+
+def test_another_worker_with_the_same_attempt_takes_over() -> None:
+    order = AnswerOrder()
+    order.take(chunk(0, 0, [1], "a", 0))
+    order.take(chunk(1, 1, [2], "b", 1))
+    # the job was lost with its stream and published again: its attempts count from 1 again
+    assert order.take(chunk(1, 3, [4], "d", 3, worker="w2")) == []
+    assert order.gap == Gap("w2", 1, 0)
+    taken_over = order.take(chunk(0, 0, [1, 2, 3], "abc", 0, worker="w2"))
+    assert parts(taken_over) == [(2, [3], 2, "c"), (3, [4], 3, "d")]
+    # the first worker lives after all: it is not listened to any more
+    assert order.take(chunk(2, 2, [3], "c", 2)) == []
+    assert parts(order.take(chunk(2, 4, [5], "e", 4, worker="w2"))) == [(4, [5], 4, "e")]
+    assert parts(order.take(chunk(0, 0, [1, 2, 3, 4, 5, 6], "abcdef", 0, attempt=2))) == [(5, [6], 5, "f")]
 
 
 def test_tokens_and_text_are_trimmed_apart() -> None:
