@@ -101,8 +101,11 @@ async def test_merging_keeps_every_tokens_log_probability() -> None:
     handle = Worker().handle
     for index in range(4):
         part = chunk(index)
-        textual = {"tokens": [], "first_index": (index + 1) // 2}
-        asked = {"first_index": index // 2, "logprobs": [TokenLogprobs(logprob=-float(index), top=[])]}
+        textual: dict[str, object] = {"tokens": [], "first_index": (index + 1) // 2}
+        asked: dict[str, object] = {
+            "first_index": index // 2,
+            "logprobs": [TokenLogprobs(logprob=-float(index), top=[])],
+        }
         handle.on_chunk(part.model_copy(update=textual if index % 2 else asked))
     part = await anext(handle)
     assert (part.tokens, part.text) == ([0, 2], "abcd")
