@@ -1,4 +1,4 @@
-"""What a local service needs is checked before anything starts, and its worker's environment is ours."""
+"""What a local service needs is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sparkle.errors import ConfigError
 from sparkle.producers import local_service
-from sparkle.producers.local_service import LocalService, LocalServiceSettings, worker_environment
+from sparkle.producers.local_service import LocalService, LocalServiceSettings
 
 
 @pytest.mark.parametrize("missing", local_service.WORKER_MODULES)
@@ -29,9 +29,3 @@ async def test_a_missing_extra_is_named_before_anything_starts(
         "brings what a worker on this machine needs"
     )
     assert stages == []
-
-
-def test_the_worker_has_our_environment_and_a_fast_heartbeat() -> None:
-    assert worker_environment({"A": "1"}) == {"A": "1", "SPARKLE_WORKER_HEARTBEAT_S": "0.25"}
-    own = {"SPARKLE_WORKER_HEARTBEAT_S": "1"}
-    assert worker_environment(own) == own
