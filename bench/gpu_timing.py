@@ -5,14 +5,13 @@ A launch from Python costs more than most kernels, so nothing is timed outside a
 
 from __future__ import annotations
 
-import datetime
 import json
-import platform
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 
 import torch
+
+from bench.record import row
 
 READ_BYTES_PER_S = 4.6e12
 """What a plain reduction over 8 GiB reads on an H200."""
@@ -30,11 +29,13 @@ class Figure:
     unit: str
     floor: float
     """The least the hardware allows, in the same unit."""
-    spread: float
-    """The 90th less the 10th percentile of the replays."""
+    spread: tuple[float, float]
+    """The 10th and the 90th percentile of the replays."""
 
 
-def time_us(launch: Callable[[int], object], count: int, *, replays: int = 9) -> tuple[float, float]:
+def time_us(
+    launch: Callable[[int], object], count: int, *, replays: int = 9
+) -> tuple[float, tuple[float, float]]:
     """Median microseconds of `launch(i)` in a graph of `count` of them, i from 0 on, and the spread."""
     launch(0)  # compiles
     torch.cuda.synchronize()
@@ -49,28 +50,24 @@ def time_us(launch: Callable[[int], object], count: int, *, replays: int = 9) ->
         stop.record()
     torch.cuda.synchronize()
     times = sorted(start.elapsed_time(stop) * 1e3 / count for start, stop in pairs[WARM_REPLAYS:])
-    return times[len(times) // 2], times[len(times) * 9 // 10] - times[len(times) // 10]
+    return times[len(times) // 2], (times[len(times) // 10], times[len(times) * 9 // 10])
 
 
 def print_figures(figures: Iterable[Figure], *, commit: str) -> None:
     """A table, then each figure as a row for bench/results: one line of JSON."""
     figures = list(figures)
     for figure in figures:
-        share = 100 * figure.floor / figure.value
+        low, high = figure.spread
         print(
             f"{figure.case:32s} {figure.value:10.2f} {figure.unit}  floor {figure.floor:9.2f}  "
-            f"{share:5.1f} %  spread {figure.spread:.2f}"
+            f"{100 * figure.floor / figure.value:5.1f} %  spread {high - low:.2f}"
         )
-    versions = {"python": platform.python_version(), **{name: version(name) for name in ("torch", "triton")}}
-    where = {
-        "machine": f"{platform.system()} {platform.machine()}",
-        "gpu": torch.cuda.get_device_name(),
-        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
-        "commit": commit,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
+    gpu = torch.cuda.get_device_name()
     for figure in figures:
-        print(json.dumps({**asdict(figure), **where}))
+        made = row(
+            figure.case, figure.value, figure.unit, figure.floor, figure.spread, gpu=gpu, commit=commit
+        )
+        print(json.dumps(made))
 
 
 def _event() -> torch.cuda.Event:

@@ -31,7 +31,25 @@ def record(
     `floor` is the best that could be, in the same unit, where one was measured or follows from the machine;
     `spread` the lowest and highest value over the rounds.
     """
-    row: dict[str, object] = {
+    made = row(case, value, unit, floor, spread, gpu=gpu, commit=commit())
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{file}.jsonl").open("a", encoding="utf-8") as rows:
+        rows.write(json.dumps(made) + "\n")
+    return made
+
+
+def row(
+    case: str,
+    value: float,
+    unit: str,
+    floor: float | None,
+    spread: tuple[float, float],
+    *,
+    gpu: str | None,
+    commit: str,
+) -> dict[str, object]:
+    """One row, not yet kept: for a machine that has the sources but no repository."""
+    return {
         "case": case,
         "value": round(value, 4),
         "unit": unit,
@@ -40,13 +58,9 @@ def record(
         "machine": machine(),
         "gpu": gpu,
         "versions": versions(),
-        "commit": commit(),
+        "commit": commit,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{file}.jsonl").open("a", encoding="utf-8") as rows:
-        rows.write(json.dumps(row) + "\n")
-    return row
 
 
 def machine() -> str:

@@ -112,7 +112,7 @@ def figures() -> Iterator[Figure]:
         yield prompt_attention(rows, context)
 
 
-def _memory_bound(case: str, value: float, spread: float, moved_bytes: float) -> Figure:
+def _memory_bound(case: str, value: float, spread: tuple[float, float], moved_bytes: float) -> Figure:
     floor = moved_bytes / READ_BYTES_PER_S * 1e6
     return Figure(case=case, value=value, unit="us", floor=floor, spread=spread)
 
