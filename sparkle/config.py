@@ -1,4 +1,7 @@
-"""The one loader of settings: a file, then the environment, then flags. Knows none of the parts' settings."""
+"""The one loader of settings: a file, then the environment, then flags; and the check that most need.
+
+Knows none of the parts' settings.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,14 @@ def load(
         if value is not None:
             values[name] = _typed(f"--{name.replace('_', '-')}", value, _known(kinds, name, section))
     return settings(**values)
+
+
+def require_positive(settings: object, *names: str) -> None:
+    """Raises ConfigError for the first of these fields that is not above 0; not a number is not."""
+    for name in names:
+        value = getattr(settings, name)
+        if not value > 0:
+            raise ConfigError(f"{name} is {value} but must be above 0")
 
 
 def _from_file(file: Path | None, section: str) -> Mapping[str, object]:

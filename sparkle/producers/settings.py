@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from sparkle.config import load
-from sparkle.errors import ConfigError
+from sparkle.config import load, require_positive
 from sparkle.producers.outbox import OutboxTiming
 from sparkle.queue.connection import ConnectionSettings
-from sparkle.schemas.message import Name
+from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import ServiceRates
-
-_NAME = TypeAdapter[str](Name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +43,12 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
-            check_name(name, getattr(self, name))
-        for name in ("connect_timeout_s", "publish_timeout_s", "redeclare_wait_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+            require_name(name, getattr(self, name))
+        require_positive(self, "connect_timeout_s", "publish_timeout_s", "redeclare_wait_s")
 
     def connection(self, name: str) -> ConnectionSettings:
         """The settings of a connection that the server's monitoring shows as `name`."""
         return ConnectionSettings(url=self.nats, name=name, connect_timeout_s=self.connect_timeout_s)
-
-
-def check_name(kind: str, value: str) -> None:
-    """Raises ConfigError when `value` is no name that a subject can hold."""
-    try:
-        _NAME.validate_python(value)
-    except ValidationError:
-        raise ConfigError(
-            f"{kind} is {value!r} but must be 1 to 63 lower-case letters, digits and dashes"
-        ) from None
 
 
 def read_settings(

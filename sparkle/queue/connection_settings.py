@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sparkle.config import require_positive
 from sparkle.errors import ConfigError
 
 
@@ -36,9 +37,9 @@ class ConnectionSettings:
     """What may wait to be sent while the server is away."""
 
     def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "request_timeout_s", "reconnect_wait_s", "ping_interval_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(
+            self, "connect_timeout_s", "request_timeout_s", "reconnect_wait_s", "ping_interval_s"
+        )
         if self.pending_bytes < 1024 * 1024:
             raise ConfigError(f"pending_bytes is {self.pending_bytes} but must be at least {1024 * 1024}")
 

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkle.errors import ConfigError, NotConnected, PublishUncertain, TopologyMissing
+from sparkle.config import require_positive
+from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.stream_age import stream_created_s
@@ -58,9 +59,7 @@ class LeaseSettings:
     """How long to try."""
 
     def __post_init__(self) -> None:
-        for name in ("progress_s", "answer_timeout_s", "give_up_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, "progress_s", "answer_timeout_s", "give_up_s")
 
 
 class Lease:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
+from sparkle.config import require_positive
 from sparkle.errors import ConfigError, NotConnected
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -41,9 +42,7 @@ class LocalServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port} but must be from 0 to 65535")
-        for name in ("max_memory_bytes", "start_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, "max_memory_bytes", "start_timeout_s")
 
 
 def find_binary() -> Path:

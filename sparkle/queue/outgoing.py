@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkle.errors import ConfigError, InvalidMessage
+from sparkle.config import require_positive
+from sparkle.errors import InvalidMessage
 from sparkle.queue.connection import Connection
 from sparkle.queue.stored import StoreOutcome
 from sparkle.queue.storing import store
@@ -28,9 +29,7 @@ class PublishSettings:
     """How long to try: longer than a cluster takes for a new leader (6 s)."""
 
     def __post_init__(self) -> None:
-        for name in ("answer_timeout_s", "give_up_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, "answer_timeout_s", "give_up_s")
 
 
 class Publication(StrEnum):

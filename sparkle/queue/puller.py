@@ -18,7 +18,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sparkle.errors import ConfigError, NotConnected, TopologyMissing
+from sparkle.config import require_positive
+from sparkle.errors import NotConnected, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.desk import Desk
@@ -59,9 +60,7 @@ class PullSettings:
 
     def __post_init__(self) -> None:
         names = "poll_s tick_s answer_timeout_s surplus_delay_s max_backoff_s missing_grace_s"
-        for name in names.split():
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, *names.split())
 
 
 class Puller:

@@ -6,7 +6,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from sparkle.errors import ConfigError, NotConnected, QueueFull, TopologyMissing
+from sparkle.config import require_positive
+from sparkle.errors import NotConnected, QueueFull, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.kept import KeptChunks
 from sparkle.queue.stored import StoreOutcome
@@ -36,9 +37,7 @@ class ReplySettings:
     """How long to try."""
 
     def __post_init__(self) -> None:
-        for name in ("keep_s", "keep_max_bytes", "answer_timeout_s", "give_up_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, "keep_s", "keep_max_bytes", "answer_timeout_s", "give_up_s")
 
 
 class ReplyStream:

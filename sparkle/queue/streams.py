@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter, ValidationError
-
+from sparkle.config import require_positive
 from sparkle.errors import ConfigError
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import MAX_MESSAGE_BYTES
-from sparkle.schemas.message import Name
+from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import PriorityClass
 
 _MIB = 1024 * 1024
 _NS_PER_S = 1_000_000_000
-_REGION = TypeAdapter[str](Name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +62,11 @@ class TopologySettings:
             "jobs_max_bytes jobs_max_count results_max_bytes results_max_age_s control_max_bytes "
             "control_max_age_s ack_wait_s max_running max_pulls duplicate_window_s"
         )
-        for name in numbers.split():
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)} but must be above 0")
+        require_positive(self, *numbers.split())
         if not self.region_names:
             raise ConfigError("regions is empty but must name at least one, for example eu")
         for region in self.region_names:
-            try:
-                _REGION.validate_python(region)
-            except ValidationError:
-                raise ConfigError(
-                    f"regions has {region!r} but a name is 1 to 63 lower-case letters, digits and dashes"
-                ) from None
+            require_name("a name in regions", region)
 
     @property
     def region_names(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkle.errors import ConfigError
+from sparkle.queue.control import HEARTBEAT_S
+from sparkle.schemas.names import require_name
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MAX_PORT = 65_535
 
 
@@ -39,8 +40,8 @@ class WorkerSettings:
     max_deliveries: int = 5
     """A job is given up at this delivery: something it does ends the workers that try it."""
 
-    heartbeat_s: float = 2.0
-    """Between two signs of life."""
+    heartbeat_s: float = HEARTBEAT_S
+    """Between two signs of life; no longer than the default, or others take it for gone."""
 
     metrics_port: int | None = None
     """Where Prometheus reads the metrics, on 127.0.0.1 alone; None serves none, 0 takes a free port."""
@@ -50,12 +51,16 @@ class WorkerSettings:
             raise ConfigError("region is missing; say which region's jobs to take, as in --region eu")
         for field in ("region", "name"):
             value: str = getattr(self, field)
-            if value and not _NAME.fullmatch(value):
-                raise ConfigError(f"{field} is {value!r} but must be 1 to 63 of a-z, 0-9 and -")
-        for field, low in (("drain_s", 0.0), ("chunk_window_ms", 0.0), ("heartbeat_s", 0.01)):
+            if value:
+                require_name(field, value)
+        for field, low, high in (
+            ("drain_s", 0.0, 86_400.0),
+            ("chunk_window_ms", 0.0, 60_000.0),
+            ("heartbeat_s", 0.01, HEARTBEAT_S),
+        ):
             number: float = getattr(self, field)
-            if not low <= number <= 86_400:
-                raise ConfigError(f"{field} is {number} but must be {low} to 86400")
+            if not low <= number <= high:
+                raise ConfigError(f"{field} is {number} but must be {low} to {high}")
         if self.max_deliveries < 2:
             raise ConfigError(f"max_deliveries is {self.max_deliveries} but must be at least 2")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= _MAX_PORT:

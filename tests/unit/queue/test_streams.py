@@ -45,7 +45,7 @@ def test_a_consumer_never_gives_up_by_itself() -> None:
     [
         ({"replicas": 2}, "replicas is 2 but must be 1 or 3"),
         ({"regions": " ,"}, "regions is empty"),
-        ({"regions": "eu,US"}, "regions has 'US'"),
+        ({"regions": "eu,US"}, "a name in regions is 'US' but must be"),
         ({"ack_wait_s": 0.0}, "ack_wait_s is 0.0 but must be above 0"),
         ({"jobs_max_bytes": -1}, "jobs_max_bytes is -1 but must be above 0"),
     ],
