@@ -106,4 +106,11 @@ class WorkerRoster:
 
     async def _take(self, envelope: Envelope) -> None:
         heartbeat = decode(envelope.payload, Heartbeat)
-        self._last[heartbeat.worker] = (time.monotonic(), heartbeat)
+        now_s = time.monotonic()
+        # workers come and go under ever new names: a display that runs for weeks must not keep them all
+        self._last = {
+            worker: (at_s, last)
+            for worker, (at_s, last) in self._last.items()
+            if at_s >= now_s - self._forget_after_s
+        }
+        self._last[heartbeat.worker] = (now_s, heartbeat)

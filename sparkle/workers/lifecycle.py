@@ -10,7 +10,7 @@ import asyncio
 import signal
 from enum import IntEnum
 
-from sparkle.errors import EngineExited, QueueError, SparkleError, TopologyMissing
+from sparkle.errors import EngineError, QueueError, SparkleError, TopologyMissing
 from sparkle.schemas.control import WorkerState
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,7 +59,8 @@ class LifeCycle:
 def exit_code(error: SparkleError) -> ExitCode:
     """How a process ends that ends with `error`."""
     match error:
-        case EngineExited():
+        # also one whose frames make no sense: another process may do better
+        case EngineError():
             return ExitCode.ENGINE_EXITED
         case TopologyMissing():
             return ExitCode.TOPOLOGY_MISSING

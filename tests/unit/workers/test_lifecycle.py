@@ -11,6 +11,7 @@ import pytest
 from sparkle.errors import (
     CheckpointError,
     ConfigError,
+    EngineError,
     EngineExited,
     NotConnected,
     PublishUncertain,
@@ -63,6 +64,7 @@ async def test_both_signals_interrupt_while_they_are_watched(number: signal.Sign
     ("error", "code"),
     [
         (EngineExited("x"), 3),
+        (EngineError("x"), 3),
         (NotConnected("x"), 4),
         (PublishUncertain("x"), 4),
         (TopologyMissing("x"), 5),
