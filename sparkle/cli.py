@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -111,8 +110,6 @@ def root(
     Settings come from `--config FILE`, then from the environment (`SPARKLE_CLIENT_NATS`…), then from flags.
     """
     context.obj = Invocation(config=config)
-    # what matters comes as an error's sentence; events are for whoever looks for a fault
-    logging.basicConfig(level=logging.INFO if debug else logging.ERROR)
 
 
 def main() -> None:

@@ -120,8 +120,14 @@ async def test_a_service_answers_until_it_is_told_to_end(tmp_path: Path) -> None
         assert re.search(r"ready +│ +0 of 8 +│ +sparkle-tiny", out)
         await answers_a_batch(tmp_path, where)
         process.send_signal(signal.SIGINT)
-        assert await process.wait() == 130
+        _, log = await process.communicate()
+        assert process.returncode == 130
         assert all_ended(children)
+    # what the worker says is one JSON object a line, with ids and counts alone
+    events = [json.loads(line) for line in log.decode().splitlines()]
+    assert {"worker_ready", "job_done", "worker_ended"} <= {event["event"] for event in events}
+    assert sum(event["event"] == "job_done" for event in events) == 33
+    assert b"phishing" not in log
 
 
 async def answers_a_batch(folder: Path, where: tuple[str, ...]) -> None:
