@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
@@ -20,6 +21,12 @@ REGION = "local"
 POLL_S = 0.002
 
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Programs under test can be interrupted: a shell's background job, and all it starts, ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
