@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from sparkle.errors import FailureCode
-from sparkle.schemas.answer import Count, FinishReason, Result, Seconds
+from sparkle.schemas.answer import Count, FinishReason, Seconds
 from sparkle.schemas.message import JobId, Message, Milliseconds, Name
 from sparkle.schemas.priority import PriorityClass
 
@@ -90,27 +90,3 @@ class UsageRecord(Message):
     queue_s: Seconds
     total_s: Seconds
     finished_ms: Milliseconds
-
-    @classmethod
-    def of(
-        cls, result: Result, *, tenant: str, region: str, priority: PriorityClass, finished_ms: int
-    ) -> UsageRecord:
-        """The record of a finished job."""
-        usage = result.usage
-        return cls(
-            job=result.job,
-            tenant=tenant,
-            region=region,
-            worker=result.worker,
-            attempt=result.attempt,
-            priority=priority,
-            outcome=result.finish_reason,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            drafted_tokens=usage.drafted_tokens,
-            accepted_tokens=usage.accepted_tokens,
-            queue_s=usage.queue_s,
-            total_s=usage.total_s,
-            finished_ms=finished_ms,
-        )

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sparkle.errors import FailureCode, MessageTooLarge
-from sparkle.schemas.answer import Failure, Result
+from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.job_times import JobTimes
 from sparkle.workers.persist import persist
 
 
@@ -54,26 +53,9 @@ def forms(end: Result | Failure) -> Iterator[Result | Failure]:
 
 
 def usage_record(
-    end: Result | Failure,
-    address: JobAddress,
-    *,
-    worker: str,
-    times: JobTimes,
-    prompt_tokens: int,
-    completion_tokens: int,
-    now_s: float,
-    unix_s: float,
+    end: Result | Failure, used: Usage, address: JobAddress, *, worker: str, unix_s: float
 ) -> UsageRecord:
-    """The metering record of a stored end; the counts are used where the end itself has none."""
-    finished_ms = int(unix_s * 1000)
-    if isinstance(end, Result):
-        return UsageRecord.of(
-            end,
-            tenant=address.tenant,
-            region=address.region,
-            priority=address.priority,
-            finished_ms=finished_ms,
-        )
+    """The metering record of a stored end; `used` is what it took, for a Failure up to then."""
     return UsageRecord(
         job=end.job,
         tenant=address.tenant,
@@ -81,13 +63,13 @@ def usage_record(
         worker=worker,
         attempt=end.attempt,
         priority=address.priority,
-        outcome=end.code,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0,
-        completion_tokens=completion_tokens,
-        drafted_tokens=0,
-        accepted_tokens=0,
-        queue_s=times.queue_s,
-        total_s=times.total_s(now_s),
-        finished_ms=finished_ms,
+        outcome=end.finish_reason if isinstance(end, Result) else end.code,
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens,
+        completion_tokens=used.completion_tokens,
+        drafted_tokens=used.drafted_tokens,
+        accepted_tokens=used.accepted_tokens,
+        queue_s=used.queue_s,
+        total_s=used.total_s,
+        finished_ms=int(unix_s * 1000),
     )

@@ -15,7 +15,7 @@ from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finish
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
-from sparkle.schemas.answer import Failure, Result
+from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.admission import check_attempt, check_deadline, read_job, refusal
@@ -194,14 +194,7 @@ class JobRun:
     async def _account(self, end: Result | Failure) -> None:
         """Count and log the end, and send its metering record."""
         record = usage_record(
-            end,
-            self.address,
-            worker=self._station.worker,
-            times=self._times,
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._answer.num_tokens,
-            now_s=asyncio.get_running_loop().time(),
-            unix_s=time.time(),
+            end, self._used(end), self.address, worker=self._station.worker, unix_s=time.time()
         )
         self._station.metrics.job_ended(record, self._times.first_token_s)
         log.info(
@@ -230,13 +223,24 @@ class JobRun:
             log.info("job_handed_back", extra={**self._ids(), "delay_s": delay_s})
 
     def _result(self, finished: Finished, now_s: float) -> Result:
-        total_s = self._times.total_s(now_s)
-        first_s = self._times.first_token_s
         return self._answer.result(
             finished,
             queue_s=self._times.queue_s,
-            first_token_s=total_s if first_s is None else first_s,
-            total_s=total_s,
+            first_token_s=self._times.until_first_token_s(now_s),
+            total_s=self._times.total_s(now_s),
+        )
+
+    def _used(self, end: Result | Failure) -> Usage:
+        """What the job took; without an answer, up to now."""
+        if isinstance(end, Result):
+            return end.usage
+        now_s = asyncio.get_running_loop().time()
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._answer.num_tokens,
+            queue_s=self._times.queue_s,
+            first_token_s=self._times.until_first_token_s(now_s),
+            total_s=self._times.total_s(now_s),
         )
 
     def _refusal(self, code: FailureCode, message: str) -> Failure:

@@ -23,6 +23,10 @@ class JobTimes:
         if self.first_token_s is None:
             self.first_token_s = now_s - self.leased_s
 
+    def until_first_token_s(self, now_s: float) -> float:
+        """From the lease to the first token, or to now while there is none."""
+        return self.total_s(now_s) if self.first_token_s is None else self.first_token_s
+
     def total_s(self, now_s: float) -> float:
         """From the lease to now."""
         return now_s - self.leased_s

@@ -14,8 +14,6 @@ from pydantic import BaseModel
 
 from sparkle.errors import InvalidMessage
 from sparkle.schemas import subjects
-from sparkle.schemas.answer import FinishReason, Result, Usage
-from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.export import MESSAGES, file_name, schema_text
 from sparkle.schemas.ids import job_id_from, new_job_id
 from sparkle.schemas.job import Job
@@ -115,22 +113,6 @@ def test_an_id_is_a_uuid_of_version_7(unix_ms: int, random_bits: int) -> None:
 
 def test_ids_sort_by_time() -> None:
     assert job_id_from(1, 2**74 - 1) < job_id_from(2, 0)
-
-
-def test_a_usage_record_has_counts_and_no_text() -> None:
-    usage = Usage(
-        prompt_tokens=7, cached_tokens=3, completion_tokens=2, queue_s=0.5, first_token_s=0.25, total_s=1.5
-    )
-    result = Result(
-        job=new_job_id(), attempt=2, worker="w1", text="canary", tokens=[1, 2],
-        finish_reason=FinishReason.LENGTH, usage=usage,
-    )  # fmt: skip
-    record = UsageRecord.of(result, tenant="acme", region="eu", priority=PriorityClass.P1, finished_ms=99)
-    assert record.model_dump(exclude={"v", "kind", "job"}) == {
-        "tenant": "acme", "region": "eu", "worker": "w1", "attempt": 2, "priority": "p1", "outcome": "length",
-        "prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "drafted_tokens": 0,
-        "accepted_tokens": 0, "queue_s": 0.5, "total_s": 1.5, "finished_ms": 99,
-    }  # fmt: skip
 
 
 def test_evolve_checks_what_it_changes() -> None:

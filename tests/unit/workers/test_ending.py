@@ -68,23 +68,17 @@ def test_a_failure_has_one_form() -> None:
     assert list(forms(FAILURE)) == [FAILURE]
 
 
-def record(end: Result | Failure) -> dict[str, object]:
-    times = JobTimes(queue_s=0.5, leased_s=10.0)
-    made = usage_record(
-        end,
-        ADDRESS,
-        worker="w-1",
-        times=times,
-        prompt_tokens=7,
-        completion_tokens=3,
-        now_s=12.5,
-        unix_s=1000.25,
-    )
+UNTIL_THEN = Usage(prompt_tokens=7, completion_tokens=3, queue_s=0.5, first_token_s=1.0, total_s=2.5)
+
+
+def record(end: Result | Failure, used: Usage) -> dict[str, object]:
+    made = usage_record(end, used, ADDRESS, worker="w-1", unix_s=1000.25)
+    assert (made.job, made.tenant, made.region, made.worker, made.attempt) == (JOB, "acme", "eu", "w-1", 2)
     return made.model_dump(exclude={"v", "kind", "job", "tenant", "region", "worker", "attempt"})
 
 
 def test_a_results_record_has_the_results_counts() -> None:
-    assert record(RESULT) == {
+    assert record(RESULT, RESULT.usage) == {
         "outcome": FinishReason.STOP,
         "prompt_tokens": 5,
         "cached_tokens": 0,
@@ -99,7 +93,7 @@ def test_a_results_record_has_the_results_counts() -> None:
 
 
 def test_a_failures_record_has_what_was_used_until_then() -> None:
-    assert record(FAILURE) == {
+    assert record(FAILURE, UNTIL_THEN) == {
         "outcome": FailureCode.CANCELLED,
         "prompt_tokens": 7,
         "cached_tokens": 0,
@@ -116,6 +110,8 @@ def test_a_failures_record_has_what_was_used_until_then() -> None:
 def test_times_never_go_below_nought_and_keep_the_first_token() -> None:
     times = JobTimes.begin(stored_s=100.0, unix_s=99.5, now_s=10.0)
     assert times.queue_s == 0.0
+    assert times.until_first_token_s(10.125) == 0.125
     times.token_came(10.25)
     times.token_came(11.0)
     assert (times.first_token_s, times.total_s(12.0)) == (0.25, 2.0)
+    assert times.until_first_token_s(12.0) == 0.25
