@@ -63,8 +63,9 @@ class Intake:
         self._pool = ThreadPoolExecutor(prompt_threads, thread_name_prefix="prompt")
         self._reader = Thread(target=self._read, name="intake", daemon=True)
         self._lock = Lock()
-        # jobs whose prompt is being made: a cancelled one is taken out and never becomes an order
-        self._pending: set[str] = set()
+        # jobs whose prompt is being made, by id: a cancelled one is taken out and never becomes an order,
+        # also where the id has come again meanwhile
+        self._pending: dict[str, Submit] = {}
 
     def start(self) -> None:
         """Begin to read."""
@@ -89,11 +90,11 @@ class Intake:
         match frame:
             case Submit():
                 with self._lock:
-                    self._pending.add(frame.job)
+                    self._pending[frame.job] = frame
                 self._pool.submit(self._prepare, frame)
             case CancelRequest():
                 with self._lock:
-                    self._pending.discard(frame.job)
+                    self._pending.pop(frame.job, None)
                 self.orders.put(frame)
             case Shutdown():
                 self.orders.put(frame)
@@ -103,8 +104,8 @@ class Intake:
     def _prepare(self, frame: Submit) -> None:
         order = self._order(frame)
         with self._lock:
-            if frame.job in self._pending:
-                self._pending.discard(frame.job)
+            if self._pending.get(frame.job) is frame:
+                del self._pending[frame.job]
                 self.orders.put(order)
 
     def _order(self, frame: Submit) -> Prepared | Failed:

@@ -22,6 +22,7 @@ from sparkle.errors import (
     TopologyMissing,
 )
 from sparkle.producers.answer_order import Gap
+from sparkle.producers.cancels import Cancels
 from sparkle.producers.handle import Handle
 from sparkle.producers.loss_watch import LossWatch
 from sparkle.producers.outbox import Look, Outbox, Publish, Step
@@ -67,6 +68,7 @@ class Dispatcher:
         one_try = PublishSettings(answer_timeout_s=settings.publish_timeout_s, give_up_s=ONE_TRY_S)
         self._publisher = JobPublisher(connection, one_try)
         self._canceller = JobPublisher(connection)
+        self._cancels = Cancels(self._canceller.cancel)
         self._feed = AnswerFeed(connection)
         self._outbox = Outbox(settings.timing, random.random)
         self._losses = LossWatch(connection, settings.region)
@@ -110,7 +112,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             # the caller gave up: nobody has the handle, so nobody could cancel the job later
             self._fail(job.id, _cancelled())
-            self._spawn(self._tell_cancelled(tenant, job.id))
+            self._spawn(self._cancels.tell(tenant, job.id))
             raise
         return entry.handle
 
@@ -260,12 +262,6 @@ class Dispatcher:
     async def _cancel(self, tenant: str, job: str) -> None:
         await self._canceller.cancel(tenant, job)
         self._fail(job, _cancelled())
-
-    async def _tell_cancelled(self, tenant: str, job: str) -> None:
-        try:
-            await self._canceller.cancel(tenant, job)
-        except QueueError as error:
-            log.warning("cancel_failed", extra={"job": job, "error": type(error).__name__})
 
     def _resend_wanted(self, job: str, gap: Gap) -> None:
         self._spawn(self._ask_resend(job, gap))

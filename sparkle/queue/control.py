@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from sparkle.errors import ConfigError, InvalidMessage, NotConnected
@@ -17,6 +18,10 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
 """How often a worker says that it is alive."""
+
+
+MAX_WORKERS = 4_096
+"""Workers of one region that are remembered."""
 
 
 class CancelFeed:
@@ -85,7 +90,8 @@ class WorkerRoster:
         self._connection = connection
         self._region = region
         self._forget_after_s = forget_after_s
-        self._last: dict[str, tuple[float, Heartbeat]] = {}
+        # whoever was heard of longest ago stands first
+        self._last: OrderedDict[str, tuple[float, Heartbeat]] = OrderedDict()
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
@@ -101,16 +107,23 @@ class WorkerRoster:
 
     def workers(self) -> list[Heartbeat]:
         """Who spoke within `forget_after_s`, by name."""
-        oldest_s = time.monotonic() - self._forget_after_s
-        return [heartbeat for _, (at_s, heartbeat) in sorted(self._last.items()) if at_s >= oldest_s]
+        self._forget()
+        return [heartbeat for _, (_, heartbeat) in sorted(self._last.items())]
 
     async def _take(self, envelope: Envelope) -> None:
         heartbeat = decode(envelope.payload, Heartbeat)
-        now_s = time.monotonic()
-        # workers come and go under ever new names: a display that runs for weeks must not keep them all
-        self._last = {
-            worker: (at_s, last)
-            for worker, (at_s, last) in self._last.items()
-            if at_s >= now_s - self._forget_after_s
-        }
-        self._last[heartbeat.worker] = (now_s, heartbeat)
+        # permissions bind a worker to its subject: nobody speaks for another one
+        if envelope.subject != subjects.heartbeat(heartbeat.region, heartbeat.worker):
+            raise InvalidMessage("worker, region: not the ones of the subject")
+        self._last[heartbeat.worker] = (time.monotonic(), heartbeat)
+        self._last.move_to_end(heartbeat.worker)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of who fell silent, and beyond MAX_WORKERS of who was heard of longest ago."""
+        oldest_s = time.monotonic() - self._forget_after_s
+        while self._last:
+            at_s, _ = next(iter(self._last.values()))
+            if at_s >= oldest_s and len(self._last) <= MAX_WORKERS:
+                break
+            self._last.popitem(last=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sparkle.config import require_positive
 from sparkle.errors import NotConnected, QueueFull, TopologyMissing
+from sparkle.queue.allowance import Allowance
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.kept import KeptChunks
 from sparkle.queue.stored import StoreOutcome
@@ -30,6 +31,9 @@ class ReplySettings:
     keep_max_bytes: int = 256 * 1024 * 1024
     """What is kept at most, over all jobs."""
 
+    resend_chunks_per_s: float = 10_000.0
+    """Chunks sent again at most, over all jobs, so that no one asking holds up the answers."""
+
     answer_timeout_s: float = 3.0
     """How long one try to store an end waits for the acknowledgement."""
 
@@ -37,7 +41,9 @@ class ReplySettings:
     """How long to try."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "keep_s", "keep_max_bytes", "answer_timeout_s", "give_up_s")
+        require_positive(
+            self, "keep_s", "keep_max_bytes", "resend_chunks_per_s", "answer_timeout_s", "give_up_s"
+        )
 
 
 class ReplyStream:
@@ -48,6 +54,7 @@ class ReplyStream:
         self._worker = worker
         self._settings = settings or ReplySettings()
         self._kept = KeptChunks(max_bytes=self._settings.keep_max_bytes, after_end_s=self._settings.keep_s)
+        self._resends = Allowance(self._settings.resend_chunks_per_s, now_s=time.monotonic())
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
@@ -116,6 +123,14 @@ class ReplyStream:
 
     async def _resend(self, envelope: Envelope) -> None:
         wanted = decode(envelope.payload, Resend)
-        self._kept.trim(now_s=time.monotonic())
-        for subject, data in self._kept.since(wanted.job, wanted.attempt, wanted.from_seq):
+        now_s = time.monotonic()
+        # whoever is not answered asks again, and has the stored end at last
+        if not self._resends.is_left(now_s):
+            log.debug("resend_refused", extra={"job": wanted.job})
+            return
+        self._kept.trim(now_s=now_s)
+        chunks = self._kept.since(wanted.job, wanted.attempt, wanted.from_seq)
+        self._resends.spend(len(chunks))
+        # to where they went before: only the job's own tenant gets them, whoever asked
+        for subject, data in chunks:
             await self._connection.publish(subject, data)

@@ -10,12 +10,14 @@ import pytest
 
 from sparkle.errors import TopologyMissing
 from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
-from sparkle.queue.control import HeartbeatSender, WorkerRoster
+from sparkle.queue.control import MAX_WORKERS, HeartbeatSender, WorkerRoster
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.local import LocalServer
 from sparkle.queue.outgoing import JobPublisher
 from sparkle.queue.puller import Puller
 from sparkle.queue.status import read_classes, read_status
+from sparkle.schemas import subjects
+from sparkle.schemas.codec import encode
 from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.ids import job_id_from, new_job_id
 from sparkle.schemas.job import Job
@@ -85,6 +87,23 @@ async def test_a_silent_worker_is_forgotten(connection: Connection) -> None:
     await HeartbeatSender(connection, heartbeat).send()
     await heard.wait()
     assert roster.workers() == []
+    await roster.stop()
+
+
+async def test_nobody_speaks_for_another_worker_and_the_silent_take_no_room(connection: Connection) -> None:
+    roster = WorkerRoster(connection, "local", forget_after_s=60.0)
+    await roster.start()
+    for number in range(MAX_WORKERS + 10):
+        forged = heartbeat(f"w{number}")
+        await connection.publish(subjects.heartbeat("local", forged.worker), encode(forged))
+    await connection.publish(subjects.heartbeat("local", "w7"), encode(heartbeat("honest")))
+    await connection.publish(subjects.heartbeat("local", "honest"), encode(heartbeat("honest", "mars")))
+    assert await connection.echo(10.0)
+    heard = {worker.worker for worker in roster.workers()}
+    assert len(heard) == MAX_WORKERS
+    assert "honest" not in heard
+    assert "w9" not in heard
+    assert f"w{MAX_WORKERS + 9}" in heard
     await roster.stop()
 
 

@@ -106,6 +106,18 @@ def test_a_job_cancelled_while_its_prompt_is_made_never_comes() -> None:
         assert line.order() == Prepared(quick, [1, 1])
 
 
+def test_an_id_that_comes_again_never_gets_the_prompt_of_the_one_before() -> None:
+    with open_line(prompt_threads=1) as line:
+        first, first_frame = submit(HELD_BACK)
+        second = first.model_copy(update={"prompt": "ab"})
+        line.send(first_frame)
+        assert line.prompts.reached.wait(WAIT_S)
+        line.send(CancelRequest(job=first.id), Submit(job=first.id, payload=codec.encode(second)))
+        assert line.order() == CancelRequest(job=first.id)
+        line.prompts.go_on.set()
+        assert line.order() == Prepared(second, [1, 1])
+
+
 @pytest.mark.parametrize(
     ("prompt", "code", "message"),
     [
