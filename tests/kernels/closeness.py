@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows
-from sparkle.kernels.tolerance_fp8 import fp8_mismatch
+from sparkle.kernels.tolerance_relative import relative_mismatch
 
 
 def assert_close(op: str, got: Tensor, reference: Tensor, exact: Tensor) -> None:
     """`got` is within the op's bound of `exact` (float64)."""
     assert exact.dtype == torch.float64
-    mismatch = fp8_mismatch(op, got, reference, exact)
+    mismatch = relative_mismatch(op, got, reference, exact)
     assert mismatch is None, mismatch
 
 

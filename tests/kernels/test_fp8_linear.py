@@ -9,7 +9,7 @@ import torch
 
 from sparkle.kernels import fp8_linear
 from sparkle.kernels.quantise import Fp8Blocks, Fp8Rows
-from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_relative import relative_error
 from sparkle.kernels.tuning import LinearSettings, block_rows, few_rows, linear_settings, measured_shapes
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparkle.kernels import gdn_chunk, reference_sequence
 from sparkle.kernels.chunks import cut_into_chunks
-from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from sparkle.kernels.tolerance_relative import relative_mismatch
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.spans import bounds_of, starts_of
@@ -78,7 +78,7 @@ def assert_rule(rule: Rule, before: Tensor, lengths: tuple[int, ...], got: Tenso
         ("gdn_chunk", got, known, exact),
         ("gdn_chunk", states[1:], known_states[1:], exact_states[1:]),
     ):
-        mismatch = sequence_mismatch(name, result, reference, truth)
+        mismatch = relative_mismatch(name, result, reference, truth)
         assert mismatch is None, mismatch
     assert torch.equal(states[0], before[0])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparkle.kernels import gdn_inputs, gdn_step, reference_sequence
 from sparkle.kernels.gdn_memory import WINDOW, GdnGates, GdnMemory
-from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from sparkle.kernels.tolerance_relative import relative_mismatch
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.gdn_inputs import ExactGdn, GdnShape, GdnWeights, random_rows, random_weights
 from tests.kernels.interpreter import Interpreter
@@ -75,7 +75,7 @@ def step_and_memory(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def assert_close(op: str, got: Tensor, reference: Tensor, exact: Tensor) -> None:
-    mismatch = sequence_mismatch(op, got.cpu(), reference.cpu(), exact)
+    mismatch = relative_mismatch(op, got.cpu(), reference.cpu(), exact)
     assert mismatch is None, mismatch
 
 

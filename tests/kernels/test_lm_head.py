@@ -9,7 +9,7 @@ import torch
 
 from sparkle.kernels import lm_head
 from sparkle.kernels.quantise import Fp8Blocks
-from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_relative import relative_error
 from sparkle.kernels.tuning import LinearSettings, block_rows, linear_settings
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows

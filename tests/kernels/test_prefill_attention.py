@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import prefill_attention
-from sparkle.kernels.tolerance_fp8 import relative_error
-from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from sparkle.kernels.tolerance_relative import relative_error, relative_mismatch
 from tests.kernels.paged_inputs import PagedCase, exact_attention, paged_inputs
 
 SCALE = 0.3
@@ -81,7 +80,7 @@ def test_cudnn_on_the_gpu(gpu: torch.device, case: PagedCase) -> None:
         query, keys, values, tables[0], context=context, scale=SCALE
     )
     exact = exact_attention(inputs, scale=SCALE, gated=False)
-    mismatch = sequence_mismatch("prefill_attention", got, known, exact)
+    mismatch = relative_mismatch("prefill_attention", got, known, exact)
     assert mismatch is None, mismatch
     again = prefill_attention.prefill_attention(query, keys, values, tables[0], context=context, scale=SCALE)
     assert torch.equal(again, got)

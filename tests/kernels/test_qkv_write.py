@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import ops, qkv_write
-from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from sparkle.kernels.tolerance_relative import relative_mismatch
 from tests.kernels.ahead_of_time import compile_for_h200
 from tests.kernels.interpreter import Interpreter
 
@@ -88,10 +88,10 @@ def assert_written(inputs: Inputs, kind: torch.dtype, got: tuple[Tensor, Tensor,
     kept = inputs.cells >= 0
     exact_query = exact_turned(inputs.query, inputs.query_norm, inputs.table)
     exact_key = exact_turned(inputs.key, inputs.key_norm, inputs.table)[kept]
-    assert (mismatch := sequence_mismatch("qkv_write", got[0], known, exact_query)) is None, mismatch
+    assert (mismatch := relative_mismatch("qkv_write", got[0], known, exact_query)) is None, mismatch
     places = inputs.cells[kept]
     cells = [part.float().flatten(0, 1)[places] for part in (got[1], keys)]
-    assert (mismatch := sequence_mismatch("qkv_write", cells[0], cells[1], exact_key)) is None, mismatch
+    assert (mismatch := relative_mismatch("qkv_write", cells[0], cells[1], exact_key)) is None, mismatch
     assert torch.equal(got[2].float(), values.float())
     untouched = torch.ones(pages * page_tokens, dtype=torch.bool)
     untouched[places] = False

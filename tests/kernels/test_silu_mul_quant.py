@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparkle.kernels import silu_mul_quant
 from sparkle.kernels.quantise import GROUPS_PER_PROGRAM, Fp8Rows
-from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_relative import relative_error
 from tests.kernels.ahead_of_time import compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_rows
 from tests.kernels.fp8_inputs import random_matrix

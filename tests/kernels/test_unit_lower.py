@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels.jit import Pointer, constexpr, jit
-from sparkle.kernels.tolerance_fp8 import relative_error
+from sparkle.kernels.tolerance_relative import relative_error
 from sparkle.kernels.unit_lower import invert_64
 from tests.kernels.interpreter import Interpreter
 

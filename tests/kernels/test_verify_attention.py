@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import verify_attention
-from sparkle.kernels.tolerance_fp8 import relative_error
-from sparkle.kernels.tolerance_sequence import sequence_mismatch
+from sparkle.kernels.tolerance_relative import relative_error, relative_mismatch
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.paged_inputs import PagedCase, PagedInputs, exact_attention, paged_inputs
@@ -58,7 +57,7 @@ def assert_attention(case: PagedCase, inputs: PagedInputs, got: Tensor, *, gated
     reference = verify_attention.verify_attention_reference(
         *inputs.attended, width=width_of(case), scale=SCALE, gate=inputs.gate if gated else None
     )
-    mismatch = sequence_mismatch(bound_of(case), got, reference, exact)
+    mismatch = relative_mismatch(bound_of(case), got, reference, exact)
     assert mismatch is None, mismatch
 
 
