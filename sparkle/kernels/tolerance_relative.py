@@ -1,7 +1,7 @@
 """How far a kernel's result may be from the exact one, by op, each bound with its reason. Knows no tests.
 
-For ops that compute in a narrow format, where the last place of single values says little: a result in e4m3 is
-1/16 off by its format alone, and a value next to a rounding's border falls to either side. So errors are
+For ops that compute in a narrow format, where the last place of single values says little: a result in e4m3
+is 1/16 off by its format alone, and a value next to a rounding's border falls to either side. So errors are
 counted over the whole result: the root mean square of the difference over that of the exact result, which is
 the op's formula in float64 on the same inputs. A result passes when its error is at most `factor` times that
 of the float32 reference, plus `floor`.
