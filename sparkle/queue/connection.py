@@ -127,13 +127,20 @@ class Connection:
         self._up.clear()
         if self._watchdog is not None:
             self._watchdog.cancel()
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
         except TimeoutError:
             # a frozen server never takes what waits, and the library has no way to drop it
             abort(self._client)
-        self._ended()
+        except asyncio.CancelledError:
+            # that of the library's own reconnecting task comes out here too; only ours is passed on
+            if task is not None and task.cancelling() > cancels:
+                raise
+        finally:
+            self._ended()
 
     async def publish(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""

@@ -35,8 +35,8 @@ class PublishSettings:
 class Publication(StrEnum):
     """Where a published job stands."""
 
-    STORED = "stored"  #: the queue has accepted this publication, now or on an earlier try
-    ALREADY_QUEUED = "already_queued"  #: an earlier publication waits or is in work; nothing was added
+    STORED = "stored"  #: the queue has added the job
+    ALREADY_QUEUED = "already_queued"  #: nothing added: the job waits, is in work, or has lately ended
 
 
 class JobPublisher:
@@ -56,14 +56,15 @@ class JobPublisher:
         if job.tenant is None or job.region is None:
             raise InvalidMessage("tenant, region: missing; the client fills them in before it publishes")
         headers = {
-            "Nats-Msg-Id": f"{job.id}:{publication}",
+            # with the tenant, so that nobody's choice of ids can make another's job a double
+            "Nats-Msg-Id": f"{job.tenant}:{job.id}:{publication}",
             "Nats-Expected-Stream": subjects.JOBS_STREAM,
         }
         if job.traceparent is not None:
             headers["traceparent"] = job.traceparent
         address = JobAddress(job.region, priority, job.tenant, job.id)
         outcome = await self._store(address.subject, encode(job), headers)
-        return Publication.ALREADY_QUEUED if outcome is StoreOutcome.SUBJECT_TAKEN else Publication.STORED
+        return Publication.STORED if outcome is StoreOutcome.STORED else Publication.ALREADY_QUEUED
 
     async def cancel(self, tenant: str, job_id: str) -> None:
         """Tell running workers and leave a tombstone for those to come. Raises what `publish` raises."""

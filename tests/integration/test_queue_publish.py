@@ -40,7 +40,7 @@ async def queued(connection: Connection) -> list[str]:
 async def test_the_same_publication_twice_is_stored_once(connection: Connection) -> None:
     publisher, job = JobPublisher(connection), new_job()
     outcomes = await asyncio.gather(*(publisher.publish(job, P1, publication=1) for _ in range(20)))
-    assert set(outcomes) == {Publication.STORED}
+    assert sorted(outcomes) == [*[Publication.ALREADY_QUEUED] * 19, Publication.STORED]
     assert await queued(connection) == [P1]
 
 
@@ -123,7 +123,7 @@ async def test_after_an_uncertain_publish_the_same_one_again_is_stored_once(
     with pytest.raises(PublishUncertain, match="may or may not be done"):
         await impatient.publish(job, P0, publication=1)
     nats_server.thaw()
-    assert await JobPublisher(connection).publish(job, P0, publication=1) is Publication.STORED
+    assert await JobPublisher(connection).publish(job, P0, publication=1) is Publication.ALREADY_QUEUED
     assert await queued(connection) == [P0]
 
 
@@ -148,7 +148,7 @@ async def test_the_bell_tells_the_class_and_no_content(connection: Connection) -
     await JobPublisher(connection).publish(job, P3, publication=1)
     bell = await heard.get()
     assert (bell.subject, bell.payload) == ("bell.local.p3", b"")
-    assert bell.headers["Nats-Msg-Id"] == f"{job.id}:1"
+    assert bell.headers["Nats-Msg-Id"] == f"{job.tenant}:{job.id}:1"
 
 
 async def test_a_trace_goes_along_in_the_headers(connection: Connection) -> None:
@@ -161,3 +161,22 @@ async def test_a_trace_goes_along_in_the_headers(connection: Connection) -> None
     await connection.subscribe(subjects.all_jobs(), hear)
     await JobPublisher(connection).publish(new_job().evolve(traceparent=trace), P0, publication=1)
     assert (await heard.get()).headers["traceparent"] == trace
+
+
+async def test_a_double_within_the_window_adds_nothing_whoever_runs_or_ran_the_first(
+    connection: Connection,
+) -> None:
+    """The same publication again after the job has left the queue: its end is stored, look there."""
+    job = new_job()
+    publisher = JobPublisher(connection)
+    assert await publisher.publish(job, P0, publication=1) is Publication.STORED
+    assert (await ask(connection, "STREAM.PURGE.JOBS")).code == 0
+    assert await publisher.publish(job, P0, publication=1) is Publication.ALREADY_QUEUED
+
+
+async def test_one_tenants_id_is_no_double_of_anothers(connection: Connection) -> None:
+    job = new_job()
+    publisher = JobPublisher(connection)
+    assert await publisher.publish(job, P0, publication=1) is Publication.STORED
+    other = job.evolve(tenant="other")
+    assert await publisher.publish(other, P0, publication=1) is Publication.STORED
