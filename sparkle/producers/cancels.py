@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 
-from sparkle.errors import QueueError
+from sparkle.queue.persist import persist
 
 log = logging.getLogger(__name__)
 
 MAX_PENDING = 10_000
 """Cancels that wait for the queue at once, a kilobyte or two each; any more are let go."""
-
-_FIRST_WAIT_S = 0.25
-_MAX_WAIT_S = 5.0
 
 
 class Cancels:
@@ -36,19 +31,6 @@ class Cancels:
             return
         self._pending += 1
         try:
-            await self._persist(tenant, job)
+            await persist(self._cancel, tenant, job)
         finally:
             self._pending -= 1
-
-    async def _persist(self, tenant: str, job: str) -> None:
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                await self._cancel(tenant, job)
-            except QueueError as error:
-                if wait_s == _FIRST_WAIT_S:
-                    log.warning("cancel_waits", extra={"job": job, "error": type(error).__name__})
-            else:
-                return
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(2 * wait_s, _MAX_WAIT_S)

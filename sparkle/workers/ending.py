@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sparkle.errors import FailureCode, MessageTooLarge
+from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.persist import persist
 
 
 class EndStore(Protocol):

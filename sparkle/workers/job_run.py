@@ -15,6 +15,7 @@ from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finish
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
+from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
@@ -23,7 +24,6 @@ from sparkle.workers.answer import AnswerSoFar
 from sparkle.workers.coalesce import Coalescer
 from sparkle.workers.ending import store_end, usage_record
 from sparkle.workers.job_times import JobTimes
-from sparkle.workers.persist import persist
 from sparkle.workers.station import Station
 
 log = logging.getLogger(__name__)

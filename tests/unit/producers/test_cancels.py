@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from sparkle.errors import NotConnected, TopologyMissing
-from sparkle.producers import cancels
 from sparkle.producers.cancels import Cancels
+from sparkle.queue import persist
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Queue:
 async def test_a_cancel_is_told_until_the_queue_holds_it(
     refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancels, "_FIRST_WAIT_S", 1e-4)
-    monkeypatch.setattr(cancels, "_MAX_WAIT_S", 1e-3)
+    monkeypatch.setattr(persist, "_FIRST_WAIT_S", 1e-4)
+    monkeypatch.setattr(persist, "_MAX_WAIT_S", 1e-3)
     queue = Queue(refusals)
     await Cancels(queue.cancel).tell("acme", "a")
     assert queue.tries == ["a"] * (refusals + 1)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from sparkle.errors import MessageTooLarge, NotConnected, QueueFull, SparkleError, TopologyMissing
-from sparkle.workers.persist import persist
+from sparkle.queue.persist import persist
 
 
 class Queue:

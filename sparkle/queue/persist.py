@@ -22,7 +22,7 @@ _MAX_WAIT_S = 5.0
 async def persist(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `step` returns, tried with growing pauses for as long as it raises QueueError.
 
-    It ends otherwise only by cancellation: whoever holds a lease holds it until then.
+    It ends otherwise only by another error or by cancellation: whoever holds a lease holds it until then.
     """
     name = step.__name__
 
