@@ -161,6 +161,8 @@ class EngineProcess:
     def _command(self, fd: int) -> list[str]:
         command = [
             sys.executable,
+            # a folder named sparkle where we were started is not the package
+            "-P",
             "-m",
             "sparkle.engine.process",
             "--fd",

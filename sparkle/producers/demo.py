@@ -81,8 +81,8 @@ async def _ask_all(client: Client, service: LocalService, jobs: list[Progress], 
     with view:
         try:
             async with asyncio.TaskGroup() as group:
-                # without its worker no job would ever end
-                watching = group.create_task(service.until_worker_exits())
+                # without worker or server no job would ever end
+                watching = group.create_task(service.until_a_part_exits())
                 await asyncio.gather(*(group.create_task(_ask(client, job, view)) for job in jobs))
                 watching.cancel()
         except BaseExceptionGroup as failed:

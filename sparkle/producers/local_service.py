@@ -96,8 +96,24 @@ class LocalService:
     ) -> None:
         await self._stop()
 
-    async def until_worker_exits(self) -> None:
-        """Wait as long as the worker runs. Raises EngineExited with its last words."""
+    async def until_a_part_exits(self) -> None:
+        """Wait as long as worker and server run.
+
+        Raises EngineExited with the worker's last words, NotConnected when it was the server.
+        """
+        parts = [
+            asyncio.create_task(self._until_worker_exits()),
+            asyncio.create_task(self._server.until_exits()),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        done.pop().result()
+
+    async def _until_worker_exits(self) -> None:
         assert self._worker is not None, "started before"
         code = await self._worker.wait()
         raise EngineExited(f"the worker ended with code {code}{self._words()}")
@@ -108,6 +124,8 @@ class LocalService:
             arguments += ["--model", str(self._settings.model)]
         self._worker = await asyncio.create_subprocess_exec(
             sys.executable,
+            # a folder named sparkle where we were started is not the package
+            "-P",
             "-m",
             "sparkle.cli",
             *arguments,
@@ -123,7 +141,7 @@ class LocalService:
     async def _until_ready(self, connection: Connection) -> Heartbeat:
         roster = WorkerRoster(connection, self._settings.region)
         await roster.start()
-        exited = asyncio.create_task(self.until_worker_exits())
+        exited = asyncio.create_task(self.until_a_part_exits())
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 while not exited.done():
@@ -137,7 +155,7 @@ class LocalService:
             exited.cancel()
             await asyncio.wait({exited})
         exited.result()
-        raise AssertionError("a worker that exits is an error")
+        raise AssertionError("a part that exits is an error")
 
     async def _read_lines(self, stream: asyncio.StreamReader) -> None:
         """Keep the log's last lines: it holds ids and counts, never content."""

@@ -16,19 +16,24 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C."""
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code after SIGTERM."""
+"""Exit code after SIGTERM or SIGHUP."""
 
 CANCEL_TIMEOUT_S = 2.0
 """How long an ending program tries to tell the queue that it wants a job no more."""
 
 
 def run(main: Coroutine[None, None, int]) -> int:
-    """The exit code of `main`; a signal cancels it once, and its clean-up runs to the end."""
+    """The exit code of `main`; a signal cancels it once, and its clean-up runs to the end.
+
+    A terminal that closes is a signal as well, save under nohup.
+    """
 
     async def guarded() -> int:
         task = asyncio.current_task()
         assert task is not None, "a coroutine that runs is in a task"
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await main
 
     # what matters to people comes as an error's sentence, not as an event

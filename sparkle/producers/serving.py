@@ -11,14 +11,14 @@ from sparkle.producers.settings import ClientSettings
 async def run_service(settings: LocalServiceSettings, console: Console) -> int:
     """Start it, tell how to use it, wait. Ends only by being cancelled.
 
-    Raises what `LocalService` raises, EngineExited when the worker ends.
+    Raises what `LocalService` raises, EngineExited when the worker ends, NotConnected when the server does.
     """
     async with LocalService(settings, lambda stage: console.print(f"· {stage}")) as service:
         hint = how_to_ask(service.url, settings.region)
         console.print(f"\nready. In another terminal:\n\n{hint}\n", soft_wrap=True)
         console.print("Ctrl-C ends worker and server.")
-        await service.until_worker_exits()
-    raise AssertionError("a worker that exits is an error")
+        await service.until_a_part_exits()
+    raise AssertionError("a part that exits is an error")
 
 
 def how_to_ask(url: str, region: str) -> str:

@@ -121,6 +121,12 @@ class LocalServer:
         await self.stop()
         await self.start()
 
+    async def until_exits(self) -> None:
+        """Wait as long as it runs. Raises NotConnected when it has ended, as a crash does."""
+        assert self._process is not None, "started before"
+        code = await self._process.wait()
+        raise NotConnected(f"nats-server ended with code {code}; what waited in it is gone")
+
     def freeze(self) -> None:
         """Stop it where it stands, as a machine that no longer answers; returns once it has."""
         if self.pid is not None:

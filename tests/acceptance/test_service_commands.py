@@ -25,13 +25,14 @@ ROOT = Path(__file__).parents[2]
 URL = re.compile(r"nats://127\.0\.0\.1:(\d+)")
 
 
-async def start(*arguments: str) -> Process:
+async def start(*arguments: str, folder: Path = ROOT) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",
         "-m",
         "sparkle.cli",
         *arguments,
-        cwd=ROOT,
+        cwd=folder,
         env={**environment(), "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
         stdin=DEVNULL,
         stdout=PIPE,
@@ -55,9 +56,9 @@ def all_ended(pids: list[int]) -> bool:
 
 
 @asynccontextmanager
-async def service(*arguments: str) -> AsyncGenerator[tuple[Process, str]]:
+async def service(*arguments: str, folder: Path = ROOT) -> AsyncGenerator[tuple[Process, str]]:
     """`sparkle up`, ready, and its address; ended in any case."""
-    process = await start("up", "--port", "0", *arguments)
+    process = await start("up", "--port", "0", *arguments, folder=folder)
     assert process.stdout is not None
     try:
         said = (await process.stdout.readuntil(b"Ctrl-C ends worker and server.\n")).decode()
@@ -152,6 +153,42 @@ async def test_a_service_whose_worker_dies_ends_and_says_so(eventually: Eventual
         _, err = await process.communicate()
         assert process.returncode == 1
         assert err.decode().splitlines()[-1] == "sparkle: the worker ended with code -9"
+        await eventually(lambda: all_ended(children))
+
+
+async def test_a_service_whose_server_dies_ends_and_says_so(eventually: Eventually) -> None:
+    async with service() as (process, _):
+        children = descendants(process)
+        [server] = [pid for pid in children if psutil.Process(pid).name() == "nats-server"]
+        psutil.Process(server).kill()
+        _, err = await process.communicate()
+        assert process.returncode == 3
+        assert err.decode().splitlines()[-1] == (
+            "sparkle: nats-server ended with code -9; what waited in it is gone"
+        )
+        await eventually(lambda: all_ended(children))
+
+
+async def test_the_example_of_the_readme_runs_and_a_closed_terminal_leaves_nothing(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    usual = "nats://127.0.0.1:4222"
+    assert usual in code
+    # a folder of that name is what the program would load if it looked where it was started
+    (tmp_path / "sparkle").mkdir()
+    (tmp_path / "sparkle" / "__init__.py").write_text("raise ImportError('not the package')\n")
+    async with service(folder=tmp_path) as (process, url):
+        example = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code.replace(usual, url), cwd=ROOT, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+        )
+        out, err = await example.communicate()
+        assert (example.returncode, err) == (0, b"")
+        assert re.search(rb"\S\n(stop|length), [1-9]\d* tokens\n$", out)
+        children = descendants(process)
+        process.send_signal(signal.SIGHUP)
+        await process.communicate()
+        assert process.returncode == 143
         await eventually(lambda: all_ended(children))
 
 

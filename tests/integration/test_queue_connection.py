@@ -98,6 +98,27 @@ async def test_no_server_is_said_within_the_time_given() -> None:
         await Connection.open(ConnectionSettings(url=url, connect_timeout_s=0.3))
 
 
+async def test_an_opening_that_is_cancelled_leaves_no_connection(eventually: Eventually) -> None:
+    came: list[asyncio.StreamWriter] = []
+    gone: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        await reader.read()
+        gone.append(writer)
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    opening = asyncio.create_task(Connection.open(ConnectionSettings(url=f"nats://127.0.0.1:{port}")))
+    await eventually(lambda: came)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await eventually(lambda: gone == came)
+    server.close()
+
+
 async def test_a_password_is_never_shown() -> None:
     server = LocalServer()
     async with server:

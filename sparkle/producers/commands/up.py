@@ -30,8 +30,8 @@ def up(
 
         sparkle up --port 0 --region eu --model /models/sparkle-27b
 
-    Exit codes: 1 the worker ended, 2 something is not installed, 3 the server does not start, 130 after
-    Ctrl-C.
+    Exit codes: 1 the worker ended, 2 something is not installed, 3 the server does not start or ended, 130
+    after Ctrl-C.
     """
     # loaded only when it is used: `sparkle --help` needs no client
     from rich.console import Console
