@@ -71,6 +71,9 @@ class Connection:
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await connection._connect()
+        except asyncio.CancelledError:
+            await connection._client.close()
+            raise
         except (OSError, TimeoutError, nats.errors.Error) as error:
             cause = connection._client.last_error or error
             await connection._client.close()
