@@ -209,7 +209,7 @@ class Puller:
             if missing_s >= self._settings.missing_grace_s:
                 raise TopologyMissing(
                     f"consumer {subjects.consumer(self._region, priority)} is missing for {missing_s:.1f} s; "
-                    "run `sparkle topology apply`"
+                    f"run `sparkle topology apply --region {self._region}`"
                 )
 
     async def _take(self, envelope: Envelope) -> None:

@@ -115,7 +115,9 @@ async def consumer_state(connection: Connection, region: str, priority: Priority
     name = subjects.consumer(region, priority)
     info = await ask(connection, f"CONSUMER.INFO.{subjects.JOBS_STREAM}.{name}")
     if info.code:
-        raise TopologyMissing(f"consumer {name} is not declared; run `sparkle topology apply`")
+        raise TopologyMissing(
+            f"consumer {name} is not declared; run `sparkle topology apply --region {region}`"
+        )
     return ConsumerState(
         name=name,
         waiting=as_count(info.fields.get("num_pending")),

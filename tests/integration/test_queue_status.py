@@ -108,5 +108,7 @@ async def test_nobody_speaks_for_another_worker_and_the_silent_take_no_room(conn
 
 
 async def test_an_undeclared_region_is_said_so(connection: Connection) -> None:
-    with pytest.raises(TopologyMissing, match="consumer mars-p0 is not declared"):
+    with pytest.raises(
+        TopologyMissing, match="mars-p0 is not declared; run `sparkle topology apply --region mars`"
+    ):
         await read_classes(connection, "mars")
