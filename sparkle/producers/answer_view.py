@@ -22,6 +22,10 @@ def printable(text: str) -> str:
 class AnswerView(Protocol):
     """Where an answer goes."""
 
+    def waiting(self, waited_s: float) -> None:
+        """Nothing has come for so long."""
+        ...
+
     def chunk(self, chunk: Chunk) -> None:
         """More of the answer."""
         ...
@@ -40,6 +44,14 @@ class TextView:
         self._terminal = Console(file=out, highlight=False) if out.isatty() else None
         self._last: Channel | None = None
         self._ends_line = True
+
+    def waiting(self, waited_s: float) -> None:
+        """Say where to look."""
+        self._err.write(
+            f"no token after {waited_s:.0f} s: the job waits for a worker, or its prompt is being read; "
+            "`sparkle status` shows which\n"
+        )
+        self._err.flush()
 
     def chunk(self, chunk: Chunk) -> None:
         """Show its text at once."""
@@ -73,6 +85,9 @@ class JsonLinesView:
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
+
+    def waiting(self, waited_s: float) -> None:
+        """Nothing: a program that reads has a clock of its own."""
 
     def chunk(self, chunk: Chunk) -> None:
         """One line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from pydantic import ValidationError
@@ -13,6 +14,9 @@ from sparkle.producers.running import abandon
 from sparkle.producers.settings import ClientSettings
 from sparkle.schemas.codec import describe
 from sparkle.schemas.job import Job
+
+PATIENCE_S = 5.0
+"""How long to wait for the first token before saying that it has not come."""
 
 
 def chat_job(
@@ -46,17 +50,20 @@ def chat_job(
         raise InvalidMessage(describe(error)) from None
 
 
-async def ask(settings: ClientSettings, job: Job, view: AnswerView) -> int:
+async def ask(settings: ClientSettings, job: Job, view: AnswerView, *, patience_s: float = PATIENCE_S) -> int:
     """Submit the job and show its answer; 0. Whatever stops it early cancels the job.
 
     Raises what `Client.submit` and `Handle.result` raise.
     """
     async with await Client.open(settings) as client:
         handle = await client.submit(job)
+        patience = asyncio.get_running_loop().call_later(patience_s, view.waiting, patience_s)
         try:
             async for chunk in handle:
+                patience.cancel()
                 view.chunk(chunk)
             view.end(await handle.result())
         finally:
+            patience.cancel()
             await abandon(handle)
     return 0

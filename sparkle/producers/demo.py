@@ -31,7 +31,7 @@ What you just saw:
 3. One engine process wrote all four at once, a token each a pass; every token was sent on within 20 ms.
 4. Each whole result was stored and acknowledged before its job left the queue. None of it went to a disk.
 
-Next:
+Next (in a new shell after `. .venv/bin/activate`, where `make demo` made the environment):
   sparkle up                       a service that stays, until Ctrl-C
   sparkle ask "What is MFA?"       in a second terminal
   sparkle status --watch           what waits, what runs, who works

@@ -29,7 +29,8 @@ def ask(
         typer.Option(help="How long the model thinks first; shown dim, on a terminal only. Default: off"),
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="When the answer is of no more use.")
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="From now on; then the answer is of no more use."),
     ] = None,
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Chunks and result as lines of JSON instead of text.")

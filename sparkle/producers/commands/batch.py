@@ -40,7 +40,7 @@ def batch(
 
         sparkle batch alerts.jsonl -o verdicts.jsonl --concurrency 200
 
-    Exit codes: 0 every line is answered, 1 some line failed, 2 a flag or a file is wrong, 3 the queue cannot
+    Exit codes: 0 no line of this run failed, 1 some did, 2 a flag or a file is wrong, 3 the queue cannot
     be used, 130 after Ctrl-C.
     """
     # loaded only when it is used: `sparkle --help` needs no client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import sys
@@ -15,6 +16,9 @@ import pytest_asyncio
 
 from sparkle.config import environment
 from sparkle.errors import FailureCode
+from sparkle.producers.answer_view import TextView
+from sparkle.producers.asking import ask, chat_job
+from sparkle.producers.client import Client
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.schemas import subjects
@@ -131,6 +135,34 @@ async def test_what_the_model_thinks_is_no_part_of_a_pipes_answer(
     await start_worker(think)
     # a pipe has the text as it is, escape codes and all
     assert (await commands.run("ask", "x")).out == "\x1b[31myes\n"
+
+
+async def test_a_job_that_nobody_takes_is_said_so_while_it_waits(
+    client: Client, start_worker: StartWorker
+) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    said = asyncio.Event()
+
+    class Watched(TextView):
+        def waiting(self, waited_s: float) -> None:
+            super().waiting(waited_s)
+            said.set()
+
+    asking = asyncio.create_task(
+        ask(client.settings, chat_job("x", max_tokens=3), Watched(out, err), patience_s=0.05)
+    )
+    await said.wait()
+    await start_worker(whole_answer)
+    assert await asking == 0
+    assert out.getvalue() == answer(3) + "\n"
+    assert err.getvalue().startswith("no token after 0 s")
+
+
+async def test_a_deadline_in_the_past_is_refused(commands: Commands) -> None:
+    for seconds in ("0", "-1"):
+        ended = await commands.run("ask", "x", "--deadline", seconds)
+        assert (ended.code, ended.out) == (2, "")
+        assert "--deadline" in ended.err
 
 
 async def test_ask_as_json_lines(commands: Commands, start_worker: StartWorker) -> None:

@@ -59,6 +59,14 @@ def test_a_pipe_has_the_answer_and_nothing_else() -> None:
     assert text == "\x1b[2Jyes\t1\n"
 
 
+def test_waiting_is_said_beside_the_answer_not_in_it() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    TextView(out, err).waiting(5.0)
+    assert out.getvalue() == ""
+    assert err.getvalue().startswith("no token after 5 s: ")
+    assert "`sparkle status`" in err.getvalue()
+
+
 def test_an_answer_that_ends_its_line_gets_no_second_end() -> None:
     assert shown_on(io.StringIO(), chunk("yes\n")) == "yes\n"
     assert shown_on(io.StringIO()) == ""
