@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from sparkle.errors import EngineError, FailureCode
 from sparkle.schemas.answer import Channel, FinishReason
@@ -134,13 +134,14 @@ def decode(body: bytes) -> Frame:
     frame = _KINDS.get(str(fields.pop("kind", None)))
     if frame is None:
         raise EngineError("frame of an unknown kind: worker and engine are of different versions")
-    return frame(**_with_enums(fields))
+    # which fields it must have, its own class says
+    return frame(**cast("dict[str, Any]", _with_enums(fields)))
 
 
-def _with_enums(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_enums(fields: dict[str, object]) -> dict[str, object]:
     enums: dict[str, type[Channel | FinishReason | FailureCode]] = {
         "channel": Channel,
         "finish_reason": FinishReason,
         "code": FailureCode,
     }
-    return {name: enums[name](value) if name in enums else value for name, value in fields.items()}
+    return {name: enums[name](str(value)) if name in enums else value for name, value in fields.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -63,7 +63,7 @@ def _check_version(version: object) -> int:
     return int(minor)
 
 
-def _validate(model: type[M], fields: dict[str, Any], *, newer: bool) -> M:
+def _validate(model: type[M], fields: dict[str, object], *, newer: bool) -> M:
     try:
         return model.model_validate(fields, extra="ignore" if newer else "forbid")
     except ValidationError as error:

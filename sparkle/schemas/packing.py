@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 # what follows is ignored for the one reason that msgpack has no types
 import msgpack  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
@@ -16,12 +16,12 @@ MAX_VALUES = 2**20
 S = TypeVar("S", bound=Sized)
 
 
-def pack(fields: dict[str, Any]) -> bytes:
+def pack(fields: dict[str, object]) -> bytes:
     """A map as msgpack; text and bytes stay apart."""
     return cast(bytes, msgpack.packb(fields, use_bin_type=True))  # pyright: ignore[reportUnknownMemberType]
 
 
-def unpack(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+def unpack(data: bytes | bytearray | memoryview) -> dict[str, object]:
     """The map in `data`. Raises InvalidMessage when it is anything else, without showing it."""
     count = _Count()
     try:
@@ -40,7 +40,7 @@ def unpack(data: bytes | bytearray | memoryview) -> dict[str, Any]:
         raise InvalidMessage(f"message: not msgpack with text keys and at most {MAX_VALUES} values") from None
     if not isinstance(fields, dict):
         raise InvalidMessage("message: not a map")
-    return cast("dict[str, Any]", fields)
+    return cast("dict[str, object]", fields)
 
 
 class _TooMany(Exception):
