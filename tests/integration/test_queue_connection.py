@@ -115,7 +115,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_connection(eventually: Eve
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    await eventually(lambda: gone == came)
+    await eventually(lambda: set(gone) == set(came))
     server.close()
 
 
