@@ -15,6 +15,7 @@ from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import random_blocks, random_rows
 from tests.kernels.interpreter import Interpreter
+from tests.kernels.proxy_order import unordered_products
 
 MODULE = "sparkle.kernels.fp8_linear"
 TYPES = {
@@ -105,6 +106,7 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
     instructions = set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+k32)\.f32\.e4m3\.e4m3", compiled.ptx))
     assert instructions == {f"m64n{width}k32"}
     assert "mma.sync" not in compiled.ptx
+    assert unordered_products(compiled.ptx) == 0
     assert compiled.stack_bytes == 0
     assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
     # the pipeline's first loads depend on the kernel in front: none may move before the wait

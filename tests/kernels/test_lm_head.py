@@ -15,6 +15,7 @@ from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import CPU, random_blocks, random_rows
 from tests.kernels.interpreter import Interpreter
+from tests.kernels.proxy_order import unordered_products
 
 SMALL = LinearSettings(block_columns=64, split=1, stages=2, warps=4, fetch=0)
 
@@ -78,6 +79,7 @@ def test_greedy_kernel_compiles_to_tensor_core_code(rows: int) -> None:
         stages=chosen.stages,
     )
     assert set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+k32)\.", compiled.ptx)) == {f"m64n{width}k32"}
+    assert unordered_products(compiled.ptx) == 0
     assert compiled.stack_bytes == 0
     assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
 
