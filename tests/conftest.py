@@ -25,8 +25,9 @@ Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Programs under test can be interrupted: a shell's background job, and all it starts, ignores SIGINT."""
+    """Programs under test heed signals, which a job in the background (SIGINT) or under nohup (SIGHUP) ignores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
