@@ -25,7 +25,7 @@ Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Programs under test heed signals, which a job in the background (SIGINT) or under nohup (SIGHUP) ignores."""
+    """Programs under test heed SIGINT, which a background job ignores, and SIGHUP, which nohup ignores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
