@@ -135,10 +135,12 @@ class Connection:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
-        except TimeoutError:
-            # a frozen server never takes what waits, and the library has no way to drop it
+        except OSError:
+            # a frozen server never takes what waits (TimeoutError), a lost one cannot: the library stops
+            # half way, and has no way to go on without it
             abort(self._client)
         except asyncio.CancelledError:
+            abort(self._client)
             # that of the library's own reconnecting task comes out here too; only ours is passed on
             if task is not None and task.cancelling() > cancels:
                 raise

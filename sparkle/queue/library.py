@@ -35,7 +35,11 @@ def our_errors(subject: str) -> Generator[None]:
 
 
 def abort(client: Client) -> None:
-    """Drop the TCP connection with all that waits to be sent."""
+    """Drop the TCP connection with all that waits to be sent, and end what still listens."""
+    for subscription in client._subs.values():  # pyright: ignore[reportPrivateUsage] - as below
+        # a subscription without a handler has no such task
+        if (listening := subscription._wait_for_msgs_task) is not None:  # pyright: ignore[reportPrivateUsage]
+            listening.cancel()
     transport = client._transport  # pyright: ignore[reportPrivateUsage] - nothing public reaches it
     writer = cast("asyncio.StreamWriter | None", getattr(transport, "_io_writer", None))
     if writer is not None:

@@ -13,7 +13,7 @@ from sparkle.errors import NotConnected
 from sparkle.producers.client import Client
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
-from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.local import LocalServer
 from sparkle.queue.status import read_classes
@@ -216,14 +216,27 @@ def heartbeats(connection: Connection, running: Callable[[], list[str]]) -> asyn
     return asyncio.create_task(HeartbeatSender(connection, beat, interval_s=0.05).run())
 
 
-async def test_a_connection_closes_at_any_moment_of_an_outage(wire: Wire) -> None:
-    """The library's own cancelled task once came out of `close` as if we had been cancelled."""
+@pytest.mark.parametrize("payloads", [0, 1])
+async def test_a_connection_closes_at_any_moment_of_an_outage(wire: Wire, payloads: int) -> None:
+    """What the library met while it closed, a cancelled task of its own or a lost socket, came out of it."""
+
+    async def ignore(_: Envelope) -> None:
+        return
+
     for turns in range(60):
         connection = await Connection.open(ConnectionSettings(url=wire.url, reconnect_wait_s=0.01))
+        before = asyncio.all_tasks()
+        await connection.subscribe("x", ignore)
+        listening = asyncio.all_tasks() - before
+        assert listening
         wire.cut()
         wire.mend()
         # from before the loss is noticed until after the connection is back, one turn of the loop at a time
         for _ in range(turns):
             await asyncio.sleep(0)
+        for _ in range(payloads):
+            await connection.publish("y", b"waits to be sent")
         await connection.close()
         assert connection.closed.is_set()
+        await asyncio.wait(listening, timeout=5.0)
+        assert all(task.done() for task in listening)
