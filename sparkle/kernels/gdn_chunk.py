@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import reference_sequence
-from sparkle.kernels.checks import (
-    FLOATS,
-    require_dense,
-    require_dtype,
-    require_one_device,
-    require_shape,
-    require_spans,
-)
+from sparkle.kernels.checks import require_dense, require_one_device
 from sparkle.kernels.chunks import CHUNK_TOKENS, cut_into_chunks
+from sparkle.kernels.delta_rule_inputs import require_delta_rule
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.unit_lower import invert_64
 
@@ -52,23 +46,9 @@ def gdn_chunk(
     128, V 32 to 128, both powers of two, and query, key, value are bfloat16. Returns [T, Hv, V] in value's
     dtype. ValueError for any other shape or dtype.
     """
-    require_dtype("query", query, *FLOATS)
-    require_dtype("key", key, query.dtype)
-    require_dtype("value", value, query.dtype)
-    require_shape("value", value, None, None, None)
-    rows, heads, value_dim = value.shape
-    require_shape("query", query, rows, None, None)
-    require_shape("key", key, *query.shape)
-    if heads % query.shape[1]:
-        raise ValueError(f"value has {heads} heads but they must be a multiple of the key's {query.shape[1]}")
-    for name, gate in (("log_decay", log_decay), ("beta", beta)):
-        require_dtype(name, gate, torch.float32)
-        require_shape(name, gate, rows, heads)
-        require_dense(name, gate)
-    require_spans(span_starts, slots=slots)
-    require_dtype("states", states, torch.float32)
-    require_shape("states", states, None, heads, query.shape[2], value_dim)
-    require_dense("states", states)
+    require_delta_rule(query, key, value, log_decay, beta, states, span_starts, slots)
+    require_dense("log_decay", log_decay)
+    require_dense("beta", beta)
     require_one_device(query=query, key=key, value=value, log_decay=log_decay, beta=beta, states=states)
     run = gdn_chunk_triton if query.is_cuda else reference_sequence.delta_rule
     return run(query, key, value, log_decay, beta, states, span_starts, slots)

@@ -25,6 +25,7 @@ from sparkle.kernels.checks import (
     require_shape,
     require_spans,
 )
+from sparkle.kernels.delta_rule_inputs import require_delta_rule
 
 # re-exported under their own names: each is checked where it stands
 from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
@@ -209,22 +210,7 @@ def delta_rule(
     query, key float [T, Hk, K]; value float [T, Hv, V]; log_decay, beta float32 [T, Hv]; states float32
     [slots, Hv, K, V], dense. Returns value's shape and dtype.
     """
-    require_dtype("query", query, *FLOATS)
-    require_dtype("key", key, query.dtype)
-    require_dtype("value", value, query.dtype)
-    require_shape("value", value, None, None, None)
-    rows, heads, value_dim = value.shape
-    require_shape("query", query, rows, None, None)
-    require_shape("key", key, *query.shape)
-    if heads % query.shape[1]:
-        raise ValueError(f"value has {heads} heads but they must be a multiple of the key's {query.shape[1]}")
-    for name, gate in (("log_decay", log_decay), ("beta", beta)):
-        require_dtype(name, gate, torch.float32)
-        require_shape(name, gate, rows, heads)
-    require_spans(span_starts, slots=slots)
-    require_dtype("states", states, torch.float32)
-    require_shape("states", states, None, heads, query.shape[2], value_dim)
-    require_dense("states", states)
+    require_delta_rule(query, key, value, log_decay, beta, states, span_starts, slots)
     require_one_device(
         query=query,
         key=key,
