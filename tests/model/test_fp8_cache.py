@@ -1,0 +1,63 @@
+"""The FP8 cache: a wiped slot and wiped pages hold nothing of before, and nothing else is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from sparkle.engine.settings import default_model
+from sparkle.model.config import read_config
+from sparkle.model.fp8_cache import Fp8Cache
+
+SLOTS, PAGES, PAGE_TOKENS = 3, 5, 16
+
+
+@pytest.fixture
+def cache() -> Fp8Cache:
+    made = Fp8Cache(
+        read_config(default_model()),
+        num_pages=PAGES,
+        page_tokens=PAGE_TOKENS,
+        num_slots=SLOTS,
+        device=torch.device("cpu"),
+    )
+    for memory in made.memories:
+        for field in dataclasses.fields(memory):
+            getattr(memory, field.name).fill_(1.0)
+    for part in (made.keys, made.values):
+        part.view(torch.uint8).fill_(0x38)  # 1.0
+    return made
+
+
+def test_a_wiped_slot_is_that_of_no_tokens_in_every_layer(cache: Fp8Cache) -> None:
+    cache.zero_slot(1)
+    for memory in cache.memories:
+        for field in dataclasses.fields(memory):
+            part = getattr(memory, field.name).float()
+            assert part[1].abs().max() == 0.0, field.name
+            assert part[[0, 2]].min() == 1.0, field.name
+
+
+def test_wiped_pages_are_zero_in_every_layer(cache: Fp8Cache) -> None:
+    cache.zero_pages([0, 3])
+    for part in (cache.keys.float(), cache.values.float()):
+        assert part[:, [0, 3]].abs().max() == 0.0
+        assert part[:, [1, 2, 4]].min() == 1.0
+
+
+def test_sizes_are_those_of_the_published_model_per_token_and_slot() -> None:
+    config = dataclasses.replace(
+        read_config(default_model()),
+        layer_types=read_config(default_model()).layer_types * 8,
+        num_heads=24,
+        num_kv_heads=4,
+        linear_num_key_heads=16,
+        linear_num_value_heads=48,
+    )
+    made = Fp8Cache(config, num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
+    assert made.kv_bytes == 2 * 64 * 32_768
+    # states and columns as published, and the window: inputs, keys, decays, writes of 16 tokens
+    window = 48 * 16 * (10240 * 2 + 16 * 128 * 4 + 48 * 4 + 48 * 128 * 4)
+    assert made.state_bytes == 150_994_944 + 2_949_120 + window
