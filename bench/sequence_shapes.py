@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
-from sparkle.kernels.reference import rotary_table
+from sparkle.kernels.rotary_table import rotary_table
 
 HEADS, KV_HEADS, HEAD_DIM = 24, 4, 256
 KEY_HEADS, VALUE_HEADS, STATE_DIM = 16, 48, 128

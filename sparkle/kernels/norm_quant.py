@@ -48,6 +48,18 @@ def add_rms_norm_quantise(
     return add_rms_norm_quantise_reference(residual, addend, weight, eps=eps)
 
 
+def add_rms_norm_both(
+    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor, Fp8Rows]:
+    """As add_rms_norm_quantise, and y rounded to bfloat16 too, for a product that is not quantised.
+
+    Returns (h bfloat16 [M, D], y bfloat16 [M, D], y in 1x128 e4m3); both forms of y come from its float32.
+    """
+    _check_norm(residual, addend, weight)
+    require_groups("residual", residual)
+    return add_rms_norm_both_reference(residual, addend, weight, eps=eps)
+
+
 def add_rms_norm(
     residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -86,6 +98,15 @@ def add_rms_norm_quantise_reference(
     """See add_rms_norm_quantise."""
     total = _add_reference(residual, addend)
     return total, quantise_rows_reference(reference.rms_norm(total.float(), weight, eps=eps))
+
+
+def add_rms_norm_both_reference(
+    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor, Fp8Rows]:
+    """See add_rms_norm_both."""
+    total = _add_reference(residual, addend)
+    normed = reference.rms_norm(total.float(), weight, eps=eps)
+    return total, normed.to(residual.dtype), quantise_rows_reference(normed)
 
 
 def add_rms_norm_reference(

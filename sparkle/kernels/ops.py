@@ -11,8 +11,6 @@ tensors are not checked: reading them would stop a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -33,10 +31,14 @@ from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
 from sparkle.kernels.gdn_chunk import gdn_chunk as gdn_chunk
 from sparkle.kernels.gdn_memory import GdnGates as GdnGates
 from sparkle.kernels.gdn_memory import GdnMemory as GdnMemory
+from sparkle.kernels.gdn_prompt_inputs import gdn_prompt_inputs as gdn_prompt_inputs
 from sparkle.kernels.gdn_step import gdn_step as gdn_step
+from sparkle.kernels.largest import largest as largest
 from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
 from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
+from sparkle.kernels.narrow_linear import narrow_linear as narrow_linear
 from sparkle.kernels.norm_quant import add_rms_norm as add_rms_norm
+from sparkle.kernels.norm_quant import add_rms_norm_both as add_rms_norm_both
 from sparkle.kernels.norm_quant import add_rms_norm_quantise as add_rms_norm_quantise
 from sparkle.kernels.norm_quant import gated_rms_norm_quantise as gated_rms_norm_quantise
 from sparkle.kernels.prefill_attention import prefill_attention as prefill_attention
@@ -45,6 +47,8 @@ from sparkle.kernels.quantise import Fp8Blocks as Fp8Blocks
 from sparkle.kernels.quantise import Fp8Rows as Fp8Rows
 from sparkle.kernels.quantise import quantise_blocks as quantise_blocks
 from sparkle.kernels.quantise import quantise_rows as quantise_rows
+from sparkle.kernels.rotary_table import rotary_table as rotary_table
+from sparkle.kernels.sigmoid_mul_quant import sigmoid_mul_quantise as sigmoid_mul_quantise
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
 from sparkle.kernels.verify_attention import verify_attention as verify_attention
 
@@ -85,20 +89,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     if gate_up.shape[1] % 2:
         raise ValueError(f"gate_up has {gate_up.shape[1]} columns but gate and up are of one width")
     return reference.silu_mul(gate_up)
-
-
-def rotary_table(positions: Tensor, *, theta: float, rotary_dim: int, sections: Sequence[int]) -> Tensor:
-    """Cosines and sines of interleaved multi-axis rotary positions, once a pass.
-
-    positions int64 [3, T] (time, height, width); returns float32 [2, T, rotary_dim/2]. Lane i turns by
-    position · theta^(-2i/rotary_dim); the position is the height where i % 3 == 1 and i < 3·sections[1], the
-    width where i % 3 == 2 and i < 3·sections[2], else the time.
-    """
-    require_dtype("positions", positions, torch.int64)
-    require_shape("positions", positions, 3, None)
-    if rotary_dim % 2 or len(sections) != 3:
-        raise ValueError(f"rotary_dim {rotary_dim} must be even and sections {list(sections)} must be three")
-    return reference.rotary_table(positions, theta=theta, rotary_dim=rotary_dim, sections=sections)
 
 
 def rotary(x: Tensor, table: Tensor) -> Tensor:

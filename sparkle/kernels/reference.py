@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,17 +23,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """See ops.silu_mul."""
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate.float()) * up.float()).to(gate_up.dtype)
-
-
-def rotary_table(positions: Tensor, *, theta: float, rotary_dim: int, sections: Sequence[int]) -> Tensor:
-    """See ops.rotary_table."""
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
-    angles = positions.float()[:, :, None] * (1.0 / theta**exponents)  # [3, T, lanes]
-    mixed = angles[0].clone()
-    for axis in (1, 2):
-        lanes = slice(axis, 3 * sections[axis], 3)
-        mixed[:, lanes] = angles[axis, :, lanes]
-    return torch.stack((mixed.cos(), mixed.sin()))
 
 
 def rotary(x: Tensor, table: Tensor) -> Tensor:

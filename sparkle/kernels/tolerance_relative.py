@@ -35,6 +35,15 @@ RELATIVE_BOUNDS: Mapping[str, RelativeBound] = {
     "fp8_linear": RelativeBound(
         2.0, 3e-4, "the tensor core aligns 32 products at a time and keeps about 14 bits of their sum"
     ),
+    "narrow_linear": RelativeBound(
+        2.0, 1e-6, "products of bfloat16 are exact in float32; their sum is taken in another order"
+    ),
+    "gdn_prompt_mixed": RelativeBound(
+        1.02, 1e-6, "the GPU's exp and fused sums move a few results over a rounding"
+    ),
+    "gdn_prompt_gates": RelativeBound(
+        2.0, 1e-6, "an exponential and a logarithm of the GPU's own, in float32"
+    ),
     "verify_attention": RelativeBound(
         1.05, 3e-4, "weights in float16 have 11 bits; the result's own rounding is the reference's"
     ),

@@ -87,6 +87,16 @@ def test_without_an_addend_the_sum_is_the_residual_itself() -> None:
     assert relative_error(normed, norm_truth(residual, weight)) < 2.0**-8
 
 
+def test_both_forms_come_from_the_unrounded_norm() -> None:
+    residual, addend, weight = norm_inputs(5, 640, 3, torch.float32)
+    total, normed, quantised = norm_quant.add_rms_norm_both(residual, addend, weight, eps=EPS)
+    alone = norm_quant.add_rms_norm_quantise(residual, addend, weight, eps=EPS)
+    assert_same_bits(total, alone[0])
+    assert_same_bits(quantised.values, alone[1].values)
+    assert_same_bits(quantised.scales, alone[1].scales)
+    assert_same_bits(normed, norm_quant.add_rms_norm(residual, addend, weight, eps=EPS)[1])
+
+
 def test_the_gate_is_applied_after_the_norm() -> None:
     x, gate, weight = gated_inputs(3, 5)
     quantised = norm_quant.gated_rms_norm_quantise(x, gate, weight, eps=EPS)

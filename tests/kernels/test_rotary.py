@@ -38,7 +38,7 @@ def test_the_published_lanes() -> None:
     [(64, 1e7, PUBLISHED), (2, 1e4, PUBLISHED), (10, 1e4, (2, 2, 1)), (16, 1e6, (8, 0, 0))],
 )
 def test_table(rotary_dim: int, theta: float, sections: tuple[int, int, int]) -> None:
-    positions = torch.randint(0, 4096, (3, 9))
+    positions = torch.randint(0, 262_144, (3, 9))
     exact = torch.empty(2, 9, rotary_dim // 2, dtype=torch.float64)
     for row in range(9):
         for lane in range(rotary_dim // 2):

@@ -16,7 +16,8 @@ from sparkle.kernels.tolerance import BOUNDS, Bound, mismatch
 def test_each_op_has_a_row_and_each_row_an_op_and_a_reason() -> None:
     tree = ast.parse(Path(ops.__file__).read_text(encoding="utf-8"))
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert {name for name in names if not name.startswith("_")} == {op for op, _ in BOUNDS}
+    assert {name for name in names if not name.startswith("_")} <= {op for op, _ in BOUNDS}
+    assert all(callable(getattr(ops, op)) for op, _ in BOUNDS)
     assert all((op, torch.float32) in BOUNDS for op, _ in BOUNDS)
     assert all(len(bound.why.split()) >= 4 for bound in BOUNDS.values())
 
