@@ -1,0 +1,107 @@
+"""Gated full attention with FP8 products and cache: few new tokens, or prompts. Knows no other layer."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from sparkle.kernels import ops
+from sparkle.model.config import ModelConfig
+from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_weights import Fp8AttentionWeights
+
+
+class Fp8Attention:
+    """The same formula as `attention.GatedAttention`."""
+
+    def __init__(self, config: ModelConfig, weights: Fp8AttentionWeights) -> None:
+        self._config = config
+        self._weights = weights
+        self._scale = config.head_dim**-0.5
+        query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self._sizes = (query, kv, kv, query)
+
+    def forward(
+        self,
+        x: ops.Fp8Rows,
+        table: Tensor,
+        batch: VerifyBatch | PromptBatch,
+        key_pages: Tensor,
+        value_pages: Tensor,
+    ) -> Tensor:
+        """Normed rows [T, hidden], table of ops.rotary_table; float parts [P, T, hidden] to be added."""
+        if isinstance(batch, VerifyBatch):
+            # e4m3 keys are multiplied in float16, which holds them exactly
+            query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=torch.float16)
+            attended = self._verify(query, gate, batch, key_pages, value_pages)
+        else:
+            query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=torch.bfloat16)
+            attended = self._read(query, gate, batch, key_pages, value_pages)
+        return ops.fp8_linear_parts(attended, self._weights.out)
+
+    def _verify(
+        self, query: Tensor, gate: Tensor, batch: VerifyBatch, key_pages: Tensor, value_pages: Tensor
+    ) -> ops.Fp8Rows:
+        attended = ops.verify_attention(
+            query,
+            key_pages,
+            value_pages,
+            batch.page_tables,
+            batch.span_starts,
+            batch.contexts,
+            width=batch.width,
+            scale=self._scale,
+            gate=gate,
+        )
+        return ops.quantise_rows(attended.flatten(1))
+
+    def _read(
+        self, query: Tensor, gate: Tensor, batch: PromptBatch, key_pages: Tensor, value_pages: Tensor
+    ) -> ops.Fp8Rows:
+        attended = torch.empty_like(query)
+        stops = accumulate(batch.lengths)
+        for span, (stop, length, context) in enumerate(
+            zip(stops, batch.lengths, batch.contexts, strict=True)
+        ):
+            rows = slice(stop - length, stop)
+            attended[rows] = ops.prefill_attention(
+                query[rows],
+                key_pages,
+                value_pages,
+                batch.page_tables[span],
+                context=context,
+                scale=self._scale,
+            )
+        return ops.sigmoid_mul_quantise(attended, gate)
+
+    def _project(
+        self,
+        x: ops.Fp8Rows,
+        table: Tensor,
+        cells: Tensor,
+        key_pages: Tensor,
+        value_pages: Tensor,
+        *,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        """Rotated queries in `dtype` and gates [T, H, D]; keys and values go to their pages."""
+        config, weights = self._config, self._weights
+        rows = x.values.shape[0]
+        parts = ops.fp8_linear(x, weights.qkvg).split_with_sizes(self._sizes, dim=1)
+        query, key, value, gate = (part.view(rows, -1, config.head_dim) for part in parts)
+        query = ops.qkv_write(
+            query,
+            key,
+            value,
+            weights.query_norm,
+            weights.key_norm,
+            table,
+            key_pages,
+            value_pages,
+            cells,
+            eps=config.rms_norm_eps,
+            query_dtype=dtype,
+        )
+        return query, gate

@@ -1,0 +1,119 @@
+"""The whole decoder with FP8 weights, cache and products: rows to logits. Knows no requests and no sampling.
+
+Every step computes on the device of the weights: on a GPU by the kernels, elsewhere by their references. The
+rows of a sequence are read in one of two ways: `verify` for a few new tokens, some of them guesses, without
+one look at a tensor's values, so that a graph can hold it; `read` for chunks of prompts.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sparkle.kernels import ops
+from sparkle.model.config import ModelConfig
+from sparkle.model.fp8_attention import Fp8Attention
+from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_cache import Fp8Cache
+from sparkle.model.fp8_deltanet import Fp8DeltaNet
+from sparkle.model.fp8_weights import Fp8AttentionWeights, Fp8DecoderWeights, Fp8LayerWeights
+from sparkle.model.side_stream import SideStream
+
+
+class Fp8Decoder:
+    """Moves an `Fp8Cache` on in place; residuals are bfloat16, sums float32."""
+
+    def __init__(self, config: ModelConfig, weights: Fp8DecoderWeights) -> None:
+        self._config = config
+        self._weights = weights
+        side = SideStream(weights.embedding.device)
+        self._layers: list[_Layer] = []
+        ranks = dict.fromkeys(config.layer_types, 0)
+        for kind, layer in zip(config.layer_types, weights.layers, strict=True):
+            self._layers.append(_Layer(config, layer, ranks[kind], side))
+            ranks[kind] += 1
+
+    @torch.inference_mode()
+    def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> Tensor:
+        """Logits float32 [T, vocab]; rows outside the spans hold anything.
+
+        A sequence's new tokens enter its DeltaNet states only with the next pass, which says in `accepted`
+        how many of them are kept; its pages hold them from now on, and are written over where they are not.
+        """
+        hidden, addend = self._through_layers(batch, cache)
+        return self._logits(hidden, addend)
+
+    @torch.inference_mode()
+    def read(self, batch: PromptBatch, cache: Fp8Cache) -> Tensor:
+        """Logits float32 [R, vocab] of `batch.logit_rows`. The slots' windows must be folded in before."""
+        hidden, addend = self._through_layers(batch, cache)
+        # the last product's parts of the other rows are never added
+        rows = batch.logit_rows
+        return self._logits(hidden.index_select(0, rows), addend.index_select(1, rows))
+
+    @torch.inference_mode()
+    def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
+        """Add the accepted tokens of the slots' windows to their states, int64 [S] both."""
+        for layer in self._layers:
+            layer.fold(slots, accepted, cache)
+
+    def _through_layers(self, batch: VerifyBatch | PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The residuals [T, hidden] before the last product's parts [P, T, hidden] are added, and those."""
+        config = self._config
+        table = ops.rotary_table(
+            batch.positions,
+            theta=config.rope_theta,
+            rotary_dim=config.rotary_dim,
+            sections=config.mrope_section,
+        )
+        hidden: Tensor = F.embedding(batch.token_ids, self._weights.embedding)
+        addend: Tensor | None = None
+        for layer in self._layers:
+            hidden, addend = layer.forward(hidden, addend, table, batch, cache)
+        assert addend is not None, "a model has layers"
+        return hidden, addend
+
+    def _logits(self, hidden: Tensor, addend: Tensor) -> Tensor:
+        weights, config = self._weights, self._config
+        _, x = ops.add_rms_norm_quantise(hidden, addend, weights.norm, eps=config.rms_norm_eps)
+        return ops.lm_head_logits(x, weights.lm_head, vocabulary=config.vocab_size)
+
+
+class _Layer:
+    """Add, norm, mix the tokens; add, norm, multiply each token. `rank` counts the layers of its kind."""
+
+    def __init__(self, config: ModelConfig, weights: Fp8LayerWeights, rank: int, side: SideStream) -> None:
+        self._eps = config.rms_norm_eps
+        self._weights = weights
+        self._rank = rank
+        self._mixer = (
+            Fp8Attention(config, weights.mixer)
+            if isinstance(weights.mixer, Fp8AttentionWeights)
+            else Fp8DeltaNet(config, weights.mixer, side)
+        )
+
+    def forward(
+        self,
+        hidden: Tensor,
+        addend: Tensor | None,
+        table: Tensor,
+        batch: VerifyBatch | PromptBatch,
+        cache: Fp8Cache,
+    ) -> tuple[Tensor, Tensor]:
+        """Residuals and the parts still to be added to them, to the same after this layer."""
+        weights, rank = self._weights, self._rank
+        if isinstance(self._mixer, Fp8Attention):
+            hidden, x = ops.add_rms_norm_quantise(hidden, addend, weights.input_norm, eps=self._eps)
+            addend = self._mixer.forward(x, table, batch, cache.keys[rank], cache.values[rank])
+        else:
+            hidden, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
+            addend = self._mixer.forward(normed, x, batch, cache.memories[rank])
+        hidden, x = ops.add_rms_norm_quantise(hidden, addend, weights.mlp_norm, eps=self._eps)
+        inner = ops.silu_mul_quantise(ops.fp8_linear(x, weights.gate_up))
+        return hidden, ops.fp8_linear_parts(inner, weights.down)
+
+    def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
+        """See Fp8Decoder.fold; full attention keeps no window."""
+        if isinstance(self._mixer, Fp8DeltaNet):
+            self._mixer.fold(slots, accepted, cache.memories[self._rank])
