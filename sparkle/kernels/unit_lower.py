@@ -9,7 +9,7 @@ in front of which Triton 3.6 may order memory wrongly.
 
 from __future__ import annotations
 
-from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+from sparkle.kernels.jit import Block, constexpr, jit, tl
 
 
 @jit()
@@ -21,29 +21,29 @@ def inverse_of_16(b_lower: Block, o_i: Block, o_j: Block, PRECISION: constexpr) 
 
 
 @jit()
-def invert_64(p_matrix: Pointer, PRECISION: constexpr) -> None:
-    """Writes (I + L)⁻¹ over a float32 [64, 64], dense, of which L is what stands below the diagonal."""
-    o_16, o_32 = tl.arange(0, 16), tl.arange(0, 32)
-    o_i, o_j = o_16[None, :, None], o_16[None, None, :]
-    o_block = o_i * 64 + o_j  # [1, 16, 16]
-    p_fours = p_matrix + tl.arange(0, 4)[:, None, None] * (16 * 65) + o_block
-    b_d = inverse_of_16(tl.where(o_i > o_j, tl.load(p_fours), 0.0), o_i, o_j, PRECISION)  # [4, 16, 16]
-    b_d = tl.permute(tl.reshape(b_d, (2, 2, 16, 16)), (0, 2, 3, 1))
-    b_upper, b_lower = tl.split(b_d)  # [2, 16, 16]
-    b_n = tl.load(p_matrix + tl.arange(0, 2)[:, None, None] * (32 * 65) + 16 * 64 + o_block)
-    b_n = tl.dot(b_lower, tl.dot(b_n, b_upper, input_precision=PRECISION), input_precision=PRECISION)
+def inverse_of_64(
+    b_fours: Block, b_pairs: Block, b_half: Block, PRECISION: constexpr
+) -> tuple[Block, Block, Block]:
+    """(I + L)⁻¹ of a strictly lower L [64, 64], all in registers: its upper left, lower left and lower right
+    quarter, float32 [32, 32]; the fourth is zero.
+
+    Of L: b_fours [4, 16, 16], the diagonal blocks of 16; b_pairs [2, 16, 16], those below the first and the
+    third; b_half [32, 32], the lower left quarter.
+    """
+    o_16 = tl.arange(0, 16)
+    b_d = inverse_of_16(b_fours, o_16[None, :, None], o_16[None, None, :], PRECISION)
+    b_upper, b_lower = tl.split(tl.permute(tl.reshape(b_d, (2, 2, 16, 16)), (0, 2, 3, 1)))  # [2, 16, 16]
+    b_below = _below(b_upper, b_pairs, b_lower, PRECISION)
     # [2, 32, 32], the inverses of two blocks of 32 rows
-    b_d = _stacked(_beside(b_upper, tl.zeros_like(b_upper)), _beside(-b_n, b_lower))
+    b_d = _stacked(_beside(b_upper, tl.zeros_like(b_upper)), _beside(b_below, b_lower))
     b_upper, b_lower = tl.split(tl.permute(b_d, (1, 2, 0)))
-    o_quarter = o_32[:, None] * 64 + o_32[None, :]
-    b_n = tl.load(p_matrix + 32 * 64 + o_quarter)
-    b_n = tl.dot(b_lower, tl.dot(b_n, b_upper, input_precision=PRECISION), input_precision=PRECISION)
-    # every thread has read what is overwritten here
-    tl.debug_barrier()
-    tl.store(p_matrix + o_quarter, b_upper)
-    tl.store(p_matrix + 32 + o_quarter, tl.zeros_like(b_upper))
-    tl.store(p_matrix + 32 * 64 + o_quarter, -b_n)
-    tl.store(p_matrix + 32 * 65 + o_quarter, b_lower)
+    return b_upper, _below(b_upper, b_half, b_lower, PRECISION), b_lower
+
+
+@jit()
+def _below(b_upper: Block, b_n: Block, b_lower: Block, PRECISION: constexpr) -> Block:
+    """What the inverse has below its first block, from both blocks' inverses and what L has there."""
+    return -tl.dot(b_lower, tl.dot(b_n, b_upper, input_precision=PRECISION), input_precision=PRECISION)
 
 
 @jit()

@@ -23,6 +23,8 @@ SHARED_LIMIT_BYTES = 232_448
 class Compiled:
     """One kernel for sm_90."""
 
+    ttgir: str
+    """Triton's own form, before it becomes PTX."""
     ptx: str
     shared_bytes: int
     registers: int
@@ -58,6 +60,7 @@ def compile_for_h200(
     result = cast(Any, triton).compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     usage = _resource_usage(cast(bytes, result.asm["cubin"]))
     return Compiled(
+        ttgir=cast(str, result.asm["ttgir"]),
         ptx=cast(str, result.asm["ptx"]),
         shared_bytes=cast(int, result.metadata.shared),
         registers=usage["REG"],

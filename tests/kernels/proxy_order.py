@@ -25,3 +25,12 @@ def unordered_products(ptx: str) -> int:
         elif step == "wgmma.mma_async" and state != "ordered":
             count += 1
     return count
+
+
+def stored_tensors(ttgir: str) -> int:
+    """How many tensors threads store to shared memory as such, for a product or to load them again.
+
+    Where there is none, every product's operands are in registers or were copied from global memory, and a
+    store that unordered_products sees only moves values between threads.
+    """
+    return len(re.findall(r"ttg\.local_(?:alloc|store) %", ttgir))
