@@ -18,11 +18,8 @@ from sparkle.kernels.gdn_chunk_inputs import FACTORS, gdn_mix_kernel, gdn_solve_
 from sparkle.kernels.jit import Pointer, constexpr, jit, tl
 
 BLOCK_V = 64  # rows of a warp-group product
-SOLVE_WARPS, SOLVE_PIECE, PRECISION = (
-    1,
-    32,
-    "tf32",
-)  # the solve is rounded to bfloat16: three parts change nothing
+SOLVE_WARPS, SOLVE_PIECE = 1, 32
+PRECISION = "tf32"  # the solve is rounded to bfloat16: three parts would change nothing
 MIX_WARPS = 4
 SCAN_WARPS, SCAN_STAGES = 4, 3
 

@@ -100,13 +100,15 @@ def _keys(p_k: Pointer, o_row: Block, stop: Block, stride_key: int, o_k: Block) 
 @jit()
 def _pairs(b_x: Block) -> tuple[Block, Block]:
     """Of [64]: the first and third 16, and the second and fourth, [2, 16] each."""
-    return tl.split(tl.permute(tl.reshape(b_x, (2, 2, 16)), (0, 2, 1)))
+    b_above, b_below = tl.split(tl.permute(tl.reshape(b_x, (2, 2, 16)), (0, 2, 1)))
+    return b_above, b_below
 
 
 @jit()
 def _halves(b_x: Block) -> tuple[Block, Block]:
     """[64] to [32] twice."""
-    return tl.split(tl.permute(tl.reshape(b_x, (2, 32)), (1, 0)))
+    b_above, b_below = tl.split(tl.permute(tl.reshape(b_x, (2, 32)), (1, 0)))
+    return b_above, b_below
 
 
 # strides specialised, as above

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkle.kernels import gdn_chunk, reference_sequence
+from sparkle.kernels import gdn_chunk, gdn_chunk_inputs, reference_sequence
 from sparkle.kernels.chunks import cut_into_chunks
 from sparkle.kernels.tolerance_relative import relative_mismatch
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
@@ -140,8 +140,8 @@ def test_kernels_compile_to_tensor_core_products() -> None:
     solve: dict[str, object] = {"PIECE": gdn_chunk.SOLVE_PIECE, "PRECISION": gdn_chunk.PRECISION}
     values: dict[str, object] = {"DV": 128, "BV": gdn_chunk.BLOCK_V}
     for kernel, constants, warps, stages, product in (
-        (gdn_chunk.gdn_solve_kernel, solve, gdn_chunk.SOLVE_WARPS, 1, "mma.sync.aligned.m16n8k8"),
-        (gdn_chunk.gdn_mix_kernel, {}, gdn_chunk.MIX_WARPS, 1, "mma.sync.aligned.m16n8k16"),
+        (gdn_chunk_inputs.gdn_solve_kernel, solve, gdn_chunk.SOLVE_WARPS, 1, "mma.sync.aligned.m16n8k8"),
+        (gdn_chunk_inputs.gdn_mix_kernel, {}, gdn_chunk.MIX_WARPS, 1, "mma.sync.aligned.m16n8k16"),
         (gdn_chunk.gdn_scan_kernel, values, gdn_chunk.SCAN_WARPS, gdn_chunk.SCAN_STAGES, "wgmma.mma_async"),
     ):
         compiled = compile_for_h200(
