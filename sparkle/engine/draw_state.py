@@ -7,19 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sparkle.engine.transfer import to_device
 from sparkle.schemas.job import Sampling
 
+CPU = torch.device("cpu")
 LARGEST = torch.finfo(torch.float32).max
 
 
 class SeenTokens:
     """Which tokens a request has seen, for its penalties: kept only where one is set."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], vocab_size: int, device: torch.device
+    ) -> None:
         self._sampling = sampling
-        self._in_prompt = torch.zeros(vocab_size, dtype=torch.bool)
-        self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
-        self._counts = torch.zeros(vocab_size, dtype=torch.float32)
+        self._in_prompt = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+        self._in_prompt.index_fill_(0, to_device(prompt, torch.int64, device), value=True)
+        self._counts = torch.zeros(vocab_size, dtype=torch.float32, device=device)
 
     def add(self, token: int) -> None:
         """One more token of the answer."""
@@ -46,8 +50,15 @@ class DrawState:
     """One request's settings and the place it draws for."""
 
     def __init__(
-        self, request: str, sampling: Sampling, seed: int, prompt: Sequence[int], vocab_size: int
+        self,
+        request: str,
+        sampling: Sampling,
+        seed: int,
+        prompt: Sequence[int],
+        vocab_size: int,
+        device: torch.device = CPU,
     ) -> None:
+        """`device`: where the logits will be."""
         self.request = request
         self.sampling = sampling
         self.seed = seed
@@ -57,7 +68,7 @@ class DrawState:
             or sampling.presence_penalty != 0.0
             or sampling.frequency_penalty != 0.0
         )
-        self.seen = SeenTokens(sampling, prompt, vocab_size) if penalised else None
+        self.seen = SeenTokens(sampling, prompt, vocab_size, device) if penalised else None
         self.greedy = sampling.temperature == 0.0
 
     def accept(self, token: int) -> None:

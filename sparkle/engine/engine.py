@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 from sparkle.engine.answer_frames import AnswerFrames
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import Accepted, Failed, Frame
+from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
-from sparkle.engine.runner import Runner
 from sparkle.engine.scheduler import Scheduler, Written
 from sparkle.errors import FailureCode
 from sparkle.schemas.answer import FinishReason
@@ -37,11 +40,22 @@ class EngineLimits:
     """The model's own tokens that end an answer."""
 
 
+class PassRunner(Protocol):
+    """What runs passes: `runner.Runner` in float32 on the CPU, `gpu_runner.GpuRunner` in FP8 on a GPU."""
+
+    device: torch.device
+    """Where the logits are."""
+
+    def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
+        """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
+        ...
+
+
 class Engine:
     """Owns the scheduler, the runner, and the text of every answer. Not for several threads."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, tokenizer: Tokenizer, limits: EngineLimits
+        self, scheduler: Scheduler, runner: PassRunner, tokenizer: Tokenizer, limits: EngineLimits
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -115,7 +129,9 @@ class Engine:
         self._answers[job.id] = AnswerFrames(
             job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens
         )
-        self._states[job.id] = DrawState(job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size)
+        self._states[job.id] = DrawState(
+            job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size, self._runner.device
+        )
 
     def _answer(self, written: Written) -> list[Frame]:
         job_id = written.drawn.request

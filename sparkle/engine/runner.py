@@ -1,4 +1,4 @@
-"""Runs one planned pass: plan to tensors, through the model, to drawn tokens. Knows no jobs and no text."""
+"""Runs one planned pass in float32: plan to tensors, through the model, to tokens. Knows no jobs, no text."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Runner:
         self, model: Model, cache: SequenceCache, sampler: Sampler, *, num_slots: int, max_pages: int
     ) -> None:
         """`max_pages`: the most pages that one request holds."""
+        self.device = torch.device("cpu")
         self._model = model
         self._cache = cache
         self._sampler = sampler

@@ -17,3 +17,11 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     return Tokenizer.load(default_model())
+
+
+@pytest.fixture
+def gpu() -> torch.device:
+    """The GPU; the test is skipped where there is none."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs an H200")
+    return torch.device("cuda")

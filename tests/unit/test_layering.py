@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": set(),
     "model": {"kernels.ops", "errors"},
     "text": {"schemas", "errors"},
-    "engine": {"model", "text", "schemas", "errors", "config"},
+    "engine": {"model", "kernels.ops", "text", "schemas", "errors", "config"},
     "queue": {"schemas", "errors", "config"},
     "workers": {"engine", "queue", "schemas", "errors", "config"},
     "producers": {"queue", "schemas", "errors", "config"},
@@ -28,7 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"producers", "schemas", "errors"},
 }
 NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "config", "cli", "__init__")
-TORCHLESS_ENGINE = ("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client")
+TORCHLESS_ENGINE = (
+    *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
+    *("buckets", "rows", "memory_plan"),
+)
 
 
 def modules() -> list[str]:

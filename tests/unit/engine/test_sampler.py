@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import Drawn
-from sparkle.engine.sampler import Sampler
+from sparkle.engine.sampler import NARROW, Sampler
 from sparkle.engine.uniform import uniform
 from sparkle.schemas.job import Sampling
 
@@ -158,6 +158,27 @@ def test_a_row_does_not_depend_on_the_other_rows(samplings: list[Sampling], seed
     together = draw(logits, *(state_of(one, seed=seed, answer=answer) for one in samplings))
     for row, sampling in enumerate(samplings):
         assert draw(logits[row : row + 1], state_of(sampling, seed=seed, answer=answer)) == [together[row]]
+
+
+def test_rows_that_draw_from_many_tokens_and_from_few_do_not_meet() -> None:
+    """More tokens than the narrow rows ever keep, so that a pass has both kinds."""
+    vocab = 3 * NARROW
+    logits = torch.randn(6, vocab, generator=torch.Generator().manual_seed(2)) * 2
+    samplings = [
+        Sampling(temperature=2.0, top_k=0, top_p=1.0, seed=1),
+        Sampling(seed=2, logprobs=2),
+        Sampling(temperature=0.0),
+        Sampling(top_k=NARROW + 1, temperature=1.5, top_p=1.0, logprobs=1),
+        Sampling(top_k=NARROW, temperature=1.5, presence_penalty=1.0),
+        Sampling(temperature=2.0, top_k=1024, top_p=0.9, min_p=0.01),
+    ]
+    states = [DrawState(str(row), one, row, [0], vocab) for row, one in enumerate(samplings)]
+    together = Sampler(vocab).draw(logits, states).drawn
+    assert [found.request for found in together] == list("012345")
+    for row, sampling in enumerate(samplings):
+        alone = DrawState(str(row), sampling, row, [0], vocab)
+        assert Sampler(vocab).draw(logits[row : row + 1], [alone]).drawn == together[row : row + 1]
+    assert together[2].token == int(logits[2].argmax())
 
 
 def test_seed_and_position_alone_decide() -> None:

@@ -1,0 +1,54 @@
+"""From numbers to tensors on the device, without waiting for the device. Knows no pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+_ALIGN = 16
+"""Numbers of 8 bytes: kernels load faster, and are compiled once, where every tensor begins on 128 bytes."""
+
+
+def to_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`values` [len(values)] on `device`.
+
+    A copy from ordinary memory would wait for all that the device has to do. From pinned memory it stands in
+    line with the rest; torch keeps the memory until it is done.
+    """
+    return _host(values, dtype, device).to(device, non_blocking=True)
+
+
+class Pack:
+    """Several int64 tensors of fixed sizes in one: one copy fills them all, in the same memory each time."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        """The tensors are unwritten."""
+        padded = [-(-size // _ALIGN) * _ALIGN for size in sizes]
+        starts = [0, *accumulate(padded)]
+        self._padded = padded
+        self._whole = torch.empty(starts[-1], dtype=torch.int64, device=device)
+        self.parts = [
+            self._whole[start : start + size] for start, size in zip(starts[:-1], sizes, strict=True)
+        ]
+
+    def fill(self, values: Sequence[Sequence[int]]) -> None:
+        """Write the whole of every part."""
+        numbers: list[int] = []
+        for part, size in zip(values, self._padded, strict=True):
+            numbers += part
+            numbers += [0] * (size - len(part))
+        self._whole.copy_(_host(numbers, torch.int64, self._whole.device), non_blocking=True)
+
+
+def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
+    """Each of `values` as an int64 tensor on `device`, by one copy."""
+    made = Pack([len(part) for part in values], device)
+    made.fill(values)
+    return made.parts
+
+
+def _host(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
