@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sparkle.errors import TensorMismatch
 from sparkle.kernels import ops
+from sparkle.model.inventory import SCALE_SUFFIX
 from sparkle.model.tensor_files import TensorFiles
 
-SCALE_SUFFIX = "_scale_inv"
 SCALE_DTYPES = (torch.bfloat16, torch.float32)
 
 

@@ -10,9 +10,6 @@ from sparkle.model import fp8
 from sparkle.model.tensor_files import TensorFiles
 
 FLOAT_DTYPES = (torch.bfloat16, torch.float32)
-NESTED_PREFIX = "model.language_model."
-FLAT_PREFIX = "model."
-SKIPPED_PREFIXES = ("model.visual.", "mtp.")
 
 
 class TensorLoader:
@@ -27,8 +24,7 @@ class TensorLoader:
         self._files = files
         self._device = device
         self._dtype = dtype
-        nested = f"{NESTED_PREFIX}embed_tokens.weight" in files
-        self._prefix = NESTED_PREFIX if nested else FLAT_PREFIX
+        self._prefix = files.prefix
         self.dequantised = 0
 
     def matrix(self, name: str, rows: int, columns: int) -> Tensor:
@@ -48,18 +44,8 @@ class TensorLoader:
         return self._floats(self._prefix + name, channels, 1, taps).squeeze(1)
 
     def skipped(self) -> tuple[str, ...]:
-        """Names of the tensors of later parts, left in the file; call it after everything is taken.
-
-        Raises TensorMismatch naming a tensor that belongs to no part of the model.
-        """
-        untaken = self._files.untaken
-        for name in untaken:
-            if name.startswith(SKIPPED_PREFIXES):
-                continue
-            if name.endswith(fp8.SCALE_SUFFIX):
-                raise TensorMismatch(f"{name} scales no FP8 matrix")
-            raise TensorMismatch(f"{name} is in the checkpoint but not in this model")
-        return tuple(untaken)
+        """See Inventory.skipped."""
+        return self._files.skipped()
 
     def _matrix(self, name: str, rows: int, columns: int) -> Tensor:
         stored = self._take(name, rows, columns)
