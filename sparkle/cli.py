@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from sparkle.errors import ConfigError, ContractError, QueueError, SparkleError
+from sparkle.model.commands.checkpoint import checkpoint
 from sparkle.producers.commands.ask import ask
 from sparkle.producers.commands.batch import batch
 from sparkle.producers.commands.demo import demo
@@ -75,6 +76,7 @@ app.command("batch")(batch)
 app.command("status")(status)
 app.add_typer(topology, name="topology")
 app.command("worker")(worker)
+app.add_typer(checkpoint, name="checkpoint")
 
 
 def _show_version(wanted: bool) -> None:

@@ -70,6 +70,7 @@ def loaded_after(statement: str) -> set[str]:
         "import sparkle.producers.client",
         "import sparkle; sparkle.connect; sparkle.Job; sparkle.Sampling",
         "import sparkle.cli; sparkle.cli.app",
+        "import sparkle.model.random_checkpoint, sparkle.model.shapes",
     ],
 )
 def test_a_producer_loads_no_engine(statement: str) -> None:
