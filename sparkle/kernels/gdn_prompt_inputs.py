@@ -1,13 +1,25 @@
-"""What the delta rule over prompts is fed: convolution and gates of spans of any length. Knows no state."""
+"""What the delta rule over prompts is fed: convolution and gates of spans of any length. Knows no state.
+
+A program walks the rows of one piece of a span for some channels, with the last rows in registers, and so
+reads each row once. The program with a span's first piece alone touches the slot's columns: it reads them
+and, at its end, leaves the span's last inputs there.
+"""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels import reference_sequence
 from sparkle.kernels.checks import FLOATS, require_dtype, require_one_device, require_shape, require_spans
+from sparkle.kernels.gdn_inputs import softplus
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
+from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+
+BLOCK_CHANNELS, PIECE_ROWS = 1024, 32
+WARPS, STAGES = 4, 4
+MIN_SPANS = 8  # one binary for any smaller number
 
 
 def gdn_prompt_inputs(
@@ -51,7 +63,8 @@ def gdn_prompt_inputs(
     require_one_device(
         qkv=qkv, ba=ba, conv=conv, columns=memory.columns, span_starts=span_starts, slots=slots
     )
-    return gdn_prompt_inputs_reference(qkv, ba, conv, gates, memory, span_starts, slots)
+    run = gdn_prompt_inputs_triton if qkv.is_cuda else gdn_prompt_inputs_reference
+    return run(qkv, ba, conv, gates, memory, span_starts, slots)
 
 
 def gdn_prompt_inputs_reference(
@@ -68,3 +81,175 @@ def gdn_prompt_inputs_reference(
     b, a = ba.float().chunk(2, dim=1)
     log_decay = -gates.a_log.float().exp() * F.softplus(a + gates.dt_bias.float())
     return mixed, log_decay, b.sigmoid()
+
+
+def gdn_prompt_inputs_triton(
+    qkv: Tensor,
+    ba: Tensor,
+    conv: Tensor,
+    gates: GdnGates,
+    memory: GdnMemory,
+    span_starts: Tensor,
+    slots: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launches the kernel of gdn_prompt_inputs."""
+    rows, channels = qkv.shape
+    value_heads, spans = memory.states.shape[1], slots.shape[0]
+    mixed = torch.empty(rows, channels, dtype=qkv.dtype, device=qkv.device)
+    log_decay, beta = (
+        torch.empty(rows, value_heads, dtype=torch.float32, device=qkv.device) for _ in range(2)
+    )
+    if rows:
+        # the last program of a piece makes its gates
+        gdn_prompt_inputs_kernel[-(-channels // BLOCK_CHANNELS) + 1, rows // PIECE_ROWS + spans](
+            qkv,
+            ba,
+            conv,
+            gates.a_log,
+            gates.dt_bias,
+            memory.columns,
+            span_starts,
+            slots,
+            mixed,
+            log_decay,
+            beta,
+            spans,
+            qkv.stride(0),
+            ba.stride(0),
+            CHANNELS=channels,
+            VALUE_HEADS=value_heads,
+            HEADS=1 << (value_heads - 1).bit_length(),
+            SPANS=max(MIN_SPANS, 1 << (spans - 1).bit_length()),
+            BLOCK=BLOCK_CHANNELS,
+            ROWS=PIECE_ROWS,
+            TAPS=TAPS,
+            STAGES=STAGES,
+            num_warps=WARPS,
+        )
+    return mixed, log_decay, beta
+
+
+@jit()
+def piece_of_span(
+    p_starts: Pointer, spans: Block, i_piece: Block, SPANS: constexpr, ROWS: constexpr
+) -> Block:
+    """Span, its first row and end, and the first row of a piece; that is past the end where there is none."""
+    # span s has the pieces from start // ROWS + s on: as many as it needs, some ids are left over
+    o_span = tl.arange(0, SPANS)
+    b_start = tl.load(p_starts + o_span, mask=o_span < spans, other=0)
+    b_is_behind = (o_span < spans) & (b_start // ROWS + o_span <= i_piece)
+    span = tl.sum(b_is_behind.to(tl.int32), axis=0) - 1
+    start, stop = tl.load(p_starts + span), tl.load(p_starts + span + 1)
+    return span, start, stop, start + (i_piece - start // ROWS - span) * ROWS
+
+
+@jit()
+def input_row(
+    p_qkv: Pointer,
+    p_columns: Pointer,
+    row: Block,
+    start: Block,
+    stride: Block,
+    o_channel: Block,
+    CHANNELS: constexpr,
+    TAPS: constexpr,
+) -> Block:
+    """One row of the convolution's inputs: of the span, or in front of it of the slot's columns."""
+    inside = o_channel < CHANNELS
+    b_new = tl.load(p_qkv + row * stride + o_channel, mask=inside & (row >= start), other=0.0)
+    p_old = p_columns + (TAPS - 1 + row - start) * CHANNELS + o_channel
+    return b_new + tl.load(p_old, mask=inside & (row < start), other=0.0)
+
+
+@jit()
+def tap_weights(
+    p_conv: Pointer, o_channel: Block, i_tap: constexpr, CHANNELS: constexpr, TAPS: constexpr
+) -> Block:
+    """float32: one tap of each channel."""
+    # all taps in one wide load: four narrow ones would each touch every line of them
+    o_tap = tl.arange(0, TAPS)[None, :]
+    p_w = p_conv + o_channel[:, None] * TAPS + o_tap
+    b_w = tl.load(p_w, mask=o_channel[:, None] < CHANNELS, other=0.0).to(tl.float32)
+    return tl.sum(tl.where(o_tap == i_tap, b_w, 0.0), axis=1)
+
+
+@jit("spans")
+def gdn_prompt_inputs_kernel(
+    p_qkv: Pointer,  # float [T, CHANNELS], rows of stride stride_qkv
+    p_ba: Pointer,  # float [T, 2 VALUE_HEADS], rows of stride stride_ba
+    p_conv: Pointer,  # float [CHANNELS, TAPS]
+    p_a_log: Pointer,  # float [VALUE_HEADS]
+    p_dt_bias: Pointer,  # float [VALUE_HEADS]
+    p_columns: Pointer,  # as qkv [slots, TAPS - 1, CHANNELS]
+    p_starts: Pointer,  # int64 [spans + 1]
+    p_slots: Pointer,  # int64 [spans]
+    p_mixed: Pointer,  # as qkv [T, CHANNELS]
+    p_log_decay: Pointer,  # float32 [T, VALUE_HEADS]
+    p_beta: Pointer,  # float32 [T, VALUE_HEADS]
+    spans: int,
+    stride_qkv: int,
+    stride_ba: int,
+    CHANNELS: constexpr,
+    VALUE_HEADS: constexpr,
+    HEADS: constexpr,  # VALUE_HEADS, up to a power of two
+    SPANS: constexpr,  # spans, up to a power of two
+    BLOCK: constexpr,
+    ROWS: constexpr,
+    TAPS: constexpr,
+    STAGES: constexpr,
+) -> None:
+    i_block = tl.program_id(0)
+    span, start, stop, first = piece_of_span(p_starts, spans, tl.program_id(1), SPANS, ROWS)
+    if first >= stop:
+        return
+    rows = tl.minimum(stop - first, ROWS).to(tl.int32)
+    if i_block == tl.num_programs(0) - 1:
+        o_row, o_head = tl.arange(0, ROWS)[:, None], tl.arange(0, HEADS)[None, :]
+        real = (o_row < rows) & (o_head < VALUE_HEADS)
+        p_b = p_ba + (first + o_row) * stride_ba + o_head
+        b_b = tl.load(p_b, mask=real, other=0.0).to(tl.float32)
+        b_a = tl.load(p_b + VALUE_HEADS, mask=real, other=0.0).to(tl.float32)
+        b_a += tl.load(p_dt_bias + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32)
+        b_rate = tl.exp(tl.load(p_a_log + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32))
+        o_gate = (first + o_row) * VALUE_HEADS + o_head
+        tl.store(p_log_decay + o_gate, -b_rate * softplus(b_a), mask=real)
+        tl.store(p_beta + o_gate, tl.sigmoid(b_b), mask=real)
+    else:
+        p_columns += tl.load(p_slots + span) * (TAPS - 1) * CHANNELS
+        o_channel = i_block * BLOCK + tl.arange(0, BLOCK)
+        inside = o_channel < CHANNELS
+        b_w0 = tap_weights(p_conv, o_channel, 0, CHANNELS, TAPS)
+        b_w1 = tap_weights(p_conv, o_channel, 1, CHANNELS, TAPS)
+        b_w2 = tap_weights(p_conv, o_channel, 2, CHANNELS, TAPS)
+        b_w3 = tap_weights(p_conv, o_channel, 3, CHANNELS, TAPS)
+        b_x0 = input_row(p_qkv, p_columns, first - 3, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
+            tl.float32
+        )
+        b_x1 = input_row(p_qkv, p_columns, first - 2, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
+            tl.float32
+        )
+        b_x2 = input_row(p_qkv, p_columns, first - 1, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
+            tl.float32
+        )
+        # the sums of the next three rows as far as they are known: loads are pipelined only where what the
+        # loop carries is computed in it, so the inputs themselves could not be carried
+        b_next = b_w0 * b_x0 + b_w1 * b_x1 + b_w2 * b_x2
+        b_second = b_w0 * b_x1 + b_w1 * b_x2
+        b_third = b_w0 * b_x2
+        p_x, p_y = p_qkv + first * stride_qkv + o_channel, p_mixed + first * CHANNELS + o_channel
+        for _ in tl.range(0, rows, num_stages=STAGES):
+            b_x = tl.load(p_x, mask=inside, other=0.0).to(tl.float32)
+            b_sum = b_next + b_w3 * b_x
+            b_next, b_second, b_third = b_second + b_w2 * b_x, b_third + b_w1 * b_x, b_w0 * b_x
+            tl.store(p_y, (b_sum * tl.sigmoid(b_sum)).to(p_mixed.dtype.element_ty), mask=inside)
+            p_x += stride_qkv
+            p_y += CHANNELS
+        if first == start:
+            b_old = input_row(p_qkv, p_columns, stop - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            b_middle = input_row(p_qkv, p_columns, stop - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            b_new = input_row(p_qkv, p_columns, stop - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            # what is overwritten here, other threads of this program have read
+            tl.debug_barrier()
+            tl.store(p_columns + o_channel, b_old, mask=inside)
+            tl.store(p_columns + CHANNELS + o_channel, b_middle, mask=inside)
+            tl.store(p_columns + 2 * CHANNELS + o_channel, b_new, mask=inside)

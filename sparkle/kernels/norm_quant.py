@@ -57,6 +57,8 @@ def add_rms_norm_both(
     """
     _check_norm(residual, addend, weight)
     require_groups("residual", residual)
+    if residual.is_cuda:
+        return add_rms_norm_both_triton(residual, addend, weight, eps=eps, pdl=True)
     return add_rms_norm_both_reference(residual, addend, weight, eps=eps)
 
 
@@ -128,8 +130,19 @@ def add_rms_norm_quantise_triton(
     """Launches the kernel of add_rms_norm_quantise; `pdl`: as a programmatic dependent launch."""
     out = empty_rows(residual.shape[0], residual.shape[1], residual.device)
     total = residual if addend is None else torch.empty_like(residual)
-    _launch_norm(residual, addend, weight, total, out.values, out.scales, eps=eps, pdl=pdl)
+    _launch_norm(residual, addend, weight, total, None, out, eps=eps, pdl=pdl)
     return total, out
+
+
+def add_rms_norm_both_triton(
+    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float, pdl: bool
+) -> tuple[Tensor, Tensor, Fp8Rows]:
+    """Launches the kernel of add_rms_norm_both; `pdl`: as a programmatic dependent launch."""
+    out = empty_rows(residual.shape[0], residual.shape[1], residual.device)
+    normed = torch.empty_like(residual)
+    total = residual if addend is None else torch.empty_like(residual)
+    _launch_norm(residual, addend, weight, total, normed, out, eps=eps, pdl=pdl)
+    return total, normed, out
 
 
 def add_rms_norm_triton(
@@ -196,8 +209,8 @@ def _launch_norm(
     addend: Tensor | None,
     weight: Tensor,
     total: Tensor,
-    out: Tensor,
-    scales: Tensor | None,
+    normed: Tensor | None,
+    quantised: Fp8Rows | None,
     *,
     eps: float,
     pdl: bool,
@@ -209,14 +222,16 @@ def _launch_norm(
             addend,
             weight,
             total,
-            out,
-            scales,
+            normed,
+            None if quantised is None else quantised.values,
+            None if quantised is None else quantised.scales,
             rows,
             eps,
             COLUMNS=columns,
             GROUPS=1 << (-(-columns // GROUP) - 1).bit_length(),
             PARTS=0 if addend is None else addend.shape[0],
-            QUANTISE=scales is not None,
+            ROUND=normed is not None,
+            QUANTISE=quantised is not None,
             PDL=pdl,
             num_warps=NORM_WARPS,
             launch_pdl=pdl,
@@ -229,13 +244,15 @@ def add_rms_norm_kernel(
     p_addend: Pointer,  # float [PARTS, rows, COLUMNS]
     p_weight: Pointer,  # float [COLUMNS]
     p_total: Pointer,  # bfloat16 [rows, COLUMNS]
-    p_out: Pointer,  # e4m3 or bfloat16 [rows, COLUMNS]
+    p_normed: Pointer,  # bfloat16 [rows, COLUMNS]
+    p_values: Pointer,  # e4m3 [rows, COLUMNS]
     p_scales: Pointer,  # float32 [COLUMNS / 128, rows]
     rows: int,
     eps: float,
     COLUMNS: constexpr,
     GROUPS: constexpr,  # columns / 128, up to a power of two
     PARTS: constexpr,
+    ROUND: constexpr,
     QUANTISE: constexpr,
     PDL: constexpr,
 ) -> None:
@@ -258,12 +275,12 @@ def add_rms_norm_kernel(
         b_h = b_rounded.to(tl.float32)
     mean = tl.sum(tl.sum(b_h * b_h, axis=1), axis=0) / COLUMNS
     b_y = b_h * tl.rsqrt(mean + eps) * (1.0 + b_weight)
+    if ROUND:
+        tl.store(p_normed + i_row * COLUMNS + o_column, b_y.to(tl.bfloat16), mask=inside)
     if QUANTISE:
         b_values, b_scales = quantise_groups(b_y)
-        tl.store(p_out + i_row * COLUMNS + o_column, b_values, mask=inside)
+        tl.store(p_values + i_row * COLUMNS + o_column, b_values, mask=inside)
         tl.store(p_scales + o_group * rows + i_row, b_scales, mask=o_group * 128 < COLUMNS)
-    else:
-        tl.store(p_out + i_row * COLUMNS + o_column, b_y.to(tl.bfloat16), mask=inside)
 
 
 @jit("rows")

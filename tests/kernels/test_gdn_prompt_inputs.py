@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,13 @@ from torch import Tensor
 
 from sparkle.kernels import gdn_prompt_inputs
 from sparkle.kernels.gdn_memory import TAPS, GdnMemory
-from tests.kernels.closeness import assert_close
+from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.closeness import assert_close, assert_same_bits
 from tests.kernels.gdn_inputs import GdnShape, GdnWeights, random_rows, random_weights
+from tests.kernels.interpreter import Interpreter
 from tests.kernels.spans import NUM_SLOTS, SPANS, bounds_of, slots_of, starts_of
 
+REAL = GdnShape(key_heads=16, value_heads=48, dim=128)
 CPU = torch.device("cpu")
 SMALL = GdnShape(key_heads=1, value_heads=3, dim=16)
 Inputs = tuple[Tensor, Tensor, Tensor]
@@ -123,3 +127,64 @@ def test_wrong_inputs_are_refused() -> None:
         call(prompts.qkv, prompts.ba, weights.conv[:, 1:], weights.gates, memory, *places)
     with pytest.raises(ValueError, match=r"slots has shape \[2\]"):
         call(prompts.qkv, prompts.ba, weights.conv, weights.gates, memory, places[0], torch.tensor([0, 1]))
+
+
+def kernel_and_columns(*args: Any) -> tuple[Inputs, Tensor]:
+    """Runs in the interpreter's process: the results, and the columns as they are then."""
+    return gdn_prompt_inputs.gdn_prompt_inputs_triton(*args), args[4].columns
+
+
+@pytest.mark.parametrize("lengths", [*SPANS, (31, 0, 32, 33)], ids=str)
+def test_kernel(interpreter: Interpreter, lengths: tuple[int, ...]) -> None:
+    prompts = Prompts(lengths)
+    memory = prompts.memory()
+
+    def call(*args: object) -> Inputs:
+        got, columns = interpreter.call("tests.kernels.test_gdn_prompt_inputs:kernel_and_columns", *args)
+        memory.columns.copy_(columns)
+        return got
+
+    prompts.check(prompts.run(call, memory), memory.columns)
+
+
+def test_kernel_compiles_without_spills() -> None:
+    kernel = gdn_prompt_inputs
+    compiled = compile_for_h200(
+        kernel.gdn_prompt_inputs_kernel,
+        {
+            **dict.fromkeys(("p_qkv", "p_columns", "p_mixed"), "*bf16"),
+            **dict.fromkeys(("p_ba", "p_conv", "p_a_log", "p_dt_bias", "p_log_decay", "p_beta"), "*fp32"),
+            **dict.fromkeys(("p_starts", "p_slots"), "*i64"),
+            **dict.fromkeys(("spans", "stride_qkv", "stride_ba"), "i32"),
+        },
+        {
+            "CHANNELS": REAL.channels,
+            "VALUE_HEADS": 48,
+            "HEADS": 64,
+            "SPANS": 8,
+            "BLOCK": kernel.BLOCK_CHANNELS,
+            "ROWS": kernel.PIECE_ROWS,
+            "TAPS": TAPS,
+            "STAGES": kernel.STAGES,
+        },
+        aligned=frozenset({"stride_qkv", "stride_ba"}),
+        warps=kernel.WARPS,
+        pdl=False,
+    )
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
+    assert "cp.async.cg.shared.global" in compiled.ptx
+    assert "st.global.v4" in compiled.ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "lengths", [*SPANS, (31, 0, 32, 33), (1000, 7, 3000), (8192,), tuple([5] * 11)], ids=str
+)
+def test_kernel_on_the_gpu(gpu: torch.device, lengths: tuple[int, ...]) -> None:
+    prompts = Prompts(lengths, REAL, device=gpu)
+    memory, again = prompts.memory(), prompts.memory()
+    got = prompts.run(gdn_prompt_inputs.gdn_prompt_inputs, memory)
+    prompts.check(got, memory.columns)
+    for first, second in zip(got, prompts.run(gdn_prompt_inputs.gdn_prompt_inputs, again), strict=True):
+        assert_same_bits(second, first)

@@ -137,6 +137,16 @@ def test_norm_kernel_without_quantisation(interpreter: Interpreter) -> None:
     assert_close("add_rms_norm", got, reference, norm_truth(total, weight))
 
 
+def test_norm_kernel_with_both_forms(interpreter: Interpreter) -> None:
+    inputs = norm_inputs(5, 640, 3, torch.float32)
+    total, normed, quantised = interpreter.call(
+        f"{MODULE}:add_rms_norm_both_triton", *inputs, eps=EPS, pdl=False
+    )
+    assert_norm((total, quantised), *inputs)
+    alone = interpreter.call(f"{MODULE}:add_rms_norm_triton", *inputs, eps=EPS, pdl=False)
+    assert_same_bits(normed, alone[1])
+
+
 @pytest.mark.parametrize(("rows", "heads"), GATED, ids=str)
 def test_gated_kernel(interpreter: Interpreter, rows: int, heads: int) -> None:
     inputs = gated_inputs(rows, heads)
@@ -145,7 +155,8 @@ def test_gated_kernel(interpreter: Interpreter, rows: int, heads: int) -> None:
     assert_close("norm_quantise", exact_rows(got), exact_rows(reference), gated_truth(*inputs))
 
 
-def test_norm_kernel_compiles_without_spills() -> None:
+@pytest.mark.parametrize("both", [False, True])
+def test_norm_kernel_compiles_without_spills(both: bool) -> None:
     compiled = compile_for_h200(
         norm_quant.add_rms_norm_kernel,
         {
@@ -153,12 +164,13 @@ def test_norm_kernel_compiles_without_spills() -> None:
             "p_addend": "*fp32",
             "p_weight": "*bf16",
             "p_total": "*bf16",
-            "p_out": "*fp8e4nv",
+            "p_normed": "*bf16",
+            "p_values": "*fp8e4nv",
             "p_scales": "*fp32",
             "rows": "i32",
             "eps": "fp32",
         },
-        {"COLUMNS": 5120, "GROUPS": 64, "PARTS": 6, "QUANTISE": True, "PDL": True},
+        {"COLUMNS": 5120, "GROUPS": 64, "PARTS": 6, "ROUND": both, "QUANTISE": True, "PDL": True},
         warps=norm_quant.NORM_WARPS,
     )
     assert compiled.stack_bytes == 0
@@ -205,6 +217,11 @@ def test_norm_kernel_on_the_gpu(
     assert_same_bits(plain[0], got[0])
     reference = norm_quant.add_rms_norm_reference(*inputs, eps=EPS)
     assert_close("add_rms_norm", plain[1], reference[1], norm_truth(got[0], inputs[2]))
+    total, normed, quantised = norm_quant.add_rms_norm_both(*inputs, eps=EPS)
+    assert_same_bits(total, got[0])
+    assert_same_bits(normed, plain[1])
+    assert_same_bits(quantised.values, got[1].values)
+    assert_same_bits(quantised.scales, got[1].scales)
 
 
 @pytest.mark.gpu
