@@ -33,7 +33,7 @@ BOUNDS: Mapping[tuple[str, torch.dtype], Bound] = {
     ("silu_mul", torch.float32): Bound(3, "an exponential, a quotient and two products"),
     ("silu_mul", torch.bfloat16): Bound(0.51, _ONCE),
     ("rotary_table", torch.float32): Bound(
-        2, "the angle is computed in float64; the cosine of what is left of it by full turns in float32"
+        4, "the angle is float64's; what full turns leave of it, up to pi, and its cosine are float32's"
     ),
     ("rotary", torch.float32): Bound(2, "two products and a sum"),
     ("rotary", torch.bfloat16): Bound(0.51, _ONCE),

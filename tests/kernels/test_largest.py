@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import largest
+from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.fp8_inputs import CPU
+from tests.kernels.interpreter import Interpreter
 
-SHAPES = [(1, 7, 1), (3, 200, 64), (2, 1000, 20), (4, 64, 3)]  # rows, vocabulary, count
+SHAPES = [(1, 7, 1), (3, 200, 5), (2, 1000, 9), (4, 64, 3)]  # rows, vocabulary, count
 
 
 def logits_with_ties(rows: int, vocabulary: int, device: torch.device = CPU) -> Tensor:
@@ -32,7 +34,9 @@ def assert_largest(got: tuple[Tensor, Tensor], logits: Tensor, count: int) -> No
     assert torch.equal(values.double(), expected[:, :count])
 
 
-@pytest.mark.parametrize(("rows", "vocabulary", "count"), [*SHAPES, (2, 5, 5), (1, 300, 300)], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "count"), [*SHAPES, (3, 200, 64), (2, 5, 5), (1, 300, 300)], ids=str
+)
 def test_equal_ones_come_by_id(rows: int, vocabulary: int, count: int) -> None:
     logits = logits_with_ties(rows, vocabulary)
     assert_largest(largest.largest(logits, count), logits, count)
@@ -52,3 +56,67 @@ def test_wrong_inputs_are_refused() -> None:
         largest.largest(torch.zeros(2, 9, dtype=torch.bfloat16), 1)
     with pytest.raises(ValueError, match="a row must be dense"):
         largest.largest(torch.zeros(9, 2).t(), 1)
+
+
+@pytest.mark.parametrize(("rows", "vocabulary", "count"), SHAPES, ids=str)
+def test_kernels(interpreter: Interpreter, rows: int, vocabulary: int, count: int) -> None:
+    logits = logits_with_ties(rows, vocabulary)
+    got = interpreter.call("sparkle.kernels.largest:largest_triton", logits, count, pdl=False)
+    assert_largest(got, logits, count)
+
+
+def test_ids_of_a_row_that_is_not_a_number_are_ids(interpreter: Interpreter) -> None:
+    logits = torch.full((2, 130), torch.nan)
+    logits[1].neg_()
+    for call in (largest.largest_reference, largest.largest_triton):
+        name = f"sparkle.kernels.largest:{call.__name__}"
+        options = {"pdl": False} if call is largest.largest_triton else {}
+        _, ids = interpreter.call(name, logits, 5, **options)
+        assert bool(((ids >= 0) & (ids < 130)).all())
+
+
+@pytest.mark.parametrize("kept", [2, 64])
+def test_kernels_compile_without_spills(kept: int) -> None:
+    pointers = {**dict.fromkeys(("p_logits", "p_best", "p_values"), "*fp32"), "p_ids": "*i64"}
+    types = {**pointers, **dict.fromkeys(("vocabulary", "groups", "stride_logits", "count"), "i32")}
+    for kernel, constants, warps in (
+        (largest.largest_of_groups_kernel, {"GROUPS": largest.GROUPS_PER_PROGRAM}, 4),
+        (largest.largest_of_rows_kernel, {"GROUPS": 4096, "KEPT": kept}, largest.WARPS),
+    ):
+        compiled = compile_for_h200(
+            kernel,
+            types,
+            {**constants, "IDS": largest.GROUP_IDS, "PDL": True},
+            aligned=frozenset({"vocabulary", "stride_logits"}),
+            warps=warps,
+        )
+        assert compiled.stack_bytes == 0
+        assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
+        if kernel is largest.largest_of_groups_kernel:
+            assert "ld.global.v4" in compiled.ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "count"),
+    [
+        *SHAPES,
+        (3, 200, 64),
+        (0, 100, 3),
+        *((rows, 248_320, count) for rows in (1, 16, 128) for count in (1, 20, 64)),
+    ],
+    ids=str,
+)
+def test_kernels_on_the_gpu(gpu: torch.device, rows: int, vocabulary: int, count: int) -> None:
+    logits = logits_with_ties(rows, vocabulary, gpu)
+    got = largest.largest(logits, count)
+    assert_largest(got, logits, count)
+    again = largest.largest(logits, count)
+    assert torch.equal(again[1], got[1])
+
+
+@pytest.mark.gpu
+def test_more_than_the_kernels_hold_on_the_gpu(gpu: torch.device) -> None:
+    for vocabulary, count in ((248_320, 65), (262_145, 5)):
+        logits = logits_with_ties(3, vocabulary, gpu)
+        assert_largest(largest.largest(logits, count), logits, count)

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import sigmoid_mul_quant
-from sparkle.kernels.quantise import Fp8Rows
+from sparkle.kernels.quantise import GROUPS_PER_PROGRAM, Fp8Rows
 from sparkle.kernels.tolerance_relative import relative_error
-from tests.kernels.closeness import assert_close, exact_rows
+from tests.kernels.ahead_of_time import compile_for_h200
+from tests.kernels.closeness import assert_close, assert_same_bits, exact_rows
 from tests.kernels.fp8_inputs import CPU, random_matrix
+from tests.kernels.interpreter import Interpreter
 
 SHAPES = [(1, 2, 64), (3, 1, 128), (5, 5, 256)]  # rows, heads, width
 
@@ -50,3 +52,35 @@ def test_wrong_inputs_are_refused() -> None:
         sigmoid_mul_quant.sigmoid_mul_quantise(x, torch.zeros(3, 2, 256)[:, :, ::2])
     with pytest.raises(ValueError, match="x has strides"):
         sigmoid_mul_quant.sigmoid_mul_quantise(gate, x)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_kernel(interpreter: Interpreter, shape: tuple[int, int, int]) -> None:
+    x, gate = inputs(*shape)
+    module = "sparkle.kernels.sigmoid_mul_quant"
+    assert_gated(interpreter.call(f"{module}:sigmoid_mul_quantise_triton", x, gate, pdl=False), x, gate)
+
+
+def test_kernel_compiles_without_spills() -> None:
+    compiled = compile_for_h200(
+        sigmoid_mul_quant.sigmoid_mul_quantise_kernel,
+        {
+            **dict.fromkeys(("p_x", "p_gate"), "*bf16"),
+            "p_values": "*fp8e4nv",
+            "p_scales": "*fp32",
+            **dict.fromkeys(("rows", "columns", "stride_gate", "stride_gate_head"), "i32"),
+        },
+        {"DIM": 256, "GROUPS": GROUPS_PER_PROGRAM, "PDL": True},
+        aligned=frozenset({"columns", "stride_gate", "stride_gate_head"}),
+    )
+    assert compiled.stack_bytes == 0
+    assert compiled.ptx.count("ld.global.v4") == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 24, 256), (16, 24, 256), (4097, 24, 256)], ids=str)
+def test_kernel_on_the_gpu(gpu: torch.device, shape: tuple[int, int, int]) -> None:
+    x, gate = inputs(*shape, device=gpu)
+    got = sigmoid_mul_quant.sigmoid_mul_quantise(x, gate)
+    assert_gated(got, x, gate)
+    assert_same_bits(sigmoid_mul_quant.sigmoid_mul_quantise(x, gate).values, got.values)
