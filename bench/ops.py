@@ -28,6 +28,7 @@ from bench.shapes_27b import (
     random_rows,
     rotation,
 )
+from bench.small_ops import small_ops
 from sparkle.kernels.fp8_linear import fp8_linear, fp8_linear_parts, fp8_linear_scaled_mm
 from sparkle.kernels.lm_head import lm_head_greedy, lm_head_logits
 from sparkle.kernels.norm_quant import add_rms_norm_quantise, gated_rms_norm_quantise
@@ -98,7 +99,13 @@ def row_ops() -> Iterator[Figure]:
 
 def main() -> None:
     """Measures everything and prints it."""
-    groups = {"dense_pass": dense_pass, "products": products, "head": head, "row_ops": row_ops}
+    groups = {
+        "dense_pass": dense_pass,
+        "products": products,
+        "head": head,
+        "row_ops": row_ops,
+        "small_ops": small_ops,
+    }
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--commit", required=True, help="what was measured, for the results")
     parser.add_argument("--only", nargs="*", choices=list(groups), default=list(groups))

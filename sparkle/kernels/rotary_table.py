@@ -94,4 +94,4 @@ def rotary_table_kernel(
     b_angle = ((b_turns - tl.floor(b_turns + 0.5)) * 6.283185307179586).to(tl.float32)
     p_o = p_out + o_row * LANES + o_lane
     tl.store(p_o, tl.cos(b_angle), mask=real)
-    tl.store(p_o + rows.to(tl.int64) * LANES, tl.sin(b_angle), mask=real)
+    tl.store(p_o + rows * LANES, tl.sin(b_angle), mask=real)

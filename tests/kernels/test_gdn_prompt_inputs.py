@@ -140,6 +140,7 @@ def test_kernel(interpreter: Interpreter, lengths: tuple[int, ...]) -> None:
     memory = prompts.memory()
 
     def call(*args: object) -> Inputs:
+        got: Inputs
         got, columns = interpreter.call("tests.kernels.test_gdn_prompt_inputs:kernel_and_columns", *args)
         memory.columns.copy_(columns)
         return got
