@@ -17,8 +17,8 @@ from sparkle.kernels.gdn_inputs import softplus
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 
-BLOCK_CHANNELS, PIECE_ROWS = 1024, 32
-WARPS, STAGES = 4, 4
+BLOCK_CHANNELS, PIECE_ROWS = 1024, 64
+WARPS = 4
 MIN_SPANS = 8  # one binary for any smaller number
 
 
@@ -123,7 +123,6 @@ def gdn_prompt_inputs_triton(
             BLOCK=BLOCK_CHANNELS,
             ROWS=PIECE_ROWS,
             TAPS=TAPS,
-            STAGES=STAGES,
             num_warps=WARPS,
         )
     return mixed, log_decay, beta
@@ -162,6 +161,17 @@ def input_row(
 
 
 @jit()
+def convolved(
+    b_x0: Block, b_x1: Block, b_x2: Block, b_x3: Block, b_w0: Block, b_w1: Block, b_w2: Block, b_w3: Block
+) -> Block:
+    """One row of results in the inputs' dtype, of its inputs, oldest first, and the taps."""
+    b_sum = b_w0 * b_x0.to(tl.float32) + b_w1 * b_x1.to(tl.float32)
+    b_sum += b_w2 * b_x2.to(tl.float32)
+    b_sum += b_w3 * b_x3.to(tl.float32)
+    return (b_sum * tl.sigmoid(b_sum)).to(b_x3.dtype)
+
+
+@jit()
 def tap_weights(
     p_conv: Pointer, o_channel: Block, i_tap: constexpr, CHANNELS: constexpr, TAPS: constexpr
 ) -> Block:
@@ -171,6 +181,33 @@ def tap_weights(
     p_w = p_conv + o_channel[:, None] * TAPS + o_tap
     b_w = tl.load(p_w, mask=o_channel[:, None] < CHANNELS, other=0.0).to(tl.float32)
     return tl.sum(tl.where(o_tap == i_tap, b_w, 0.0), axis=1)
+
+
+@jit()
+def make_gates(
+    p_ba: Pointer,
+    p_a_log: Pointer,
+    p_dt_bias: Pointer,
+    p_log_decay: Pointer,
+    p_beta: Pointer,
+    first: Block,
+    rows: Block,
+    stride_ba: Block,
+    VALUE_HEADS: constexpr,
+    HEADS: constexpr,
+    ROWS: constexpr,
+) -> None:
+    """log_decay and beta of the rows from `first` on."""
+    o_row, o_head = tl.arange(0, ROWS)[:, None], tl.arange(0, HEADS)[None, :]
+    real = (o_row < rows) & (o_head < VALUE_HEADS)
+    p_b = p_ba + (first + o_row) * stride_ba + o_head
+    b_b = tl.load(p_b, mask=real, other=0.0).to(tl.float32)
+    b_a = tl.load(p_b + VALUE_HEADS, mask=real, other=0.0).to(tl.float32)
+    b_a += tl.load(p_dt_bias + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32)
+    b_rate = tl.exp(tl.load(p_a_log + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32))
+    o_gate = (first + o_row) * VALUE_HEADS + o_head
+    tl.store(p_log_decay + o_gate, -b_rate * softplus(b_a), mask=real)
+    tl.store(p_beta + o_gate, tl.sigmoid(b_b), mask=real)
 
 
 @jit("spans")
@@ -196,7 +233,6 @@ def gdn_prompt_inputs_kernel(
     BLOCK: constexpr,
     ROWS: constexpr,
     TAPS: constexpr,
-    STAGES: constexpr,
 ) -> None:
     i_block = tl.program_id(0)
     span, start, stop, first = piece_of_span(p_starts, spans, tl.program_id(1), SPANS, ROWS)
@@ -204,16 +240,19 @@ def gdn_prompt_inputs_kernel(
         return
     rows = tl.minimum(stop - first, ROWS).to(tl.int32)
     if i_block == tl.num_programs(0) - 1:
-        o_row, o_head = tl.arange(0, ROWS)[:, None], tl.arange(0, HEADS)[None, :]
-        real = (o_row < rows) & (o_head < VALUE_HEADS)
-        p_b = p_ba + (first + o_row) * stride_ba + o_head
-        b_b = tl.load(p_b, mask=real, other=0.0).to(tl.float32)
-        b_a = tl.load(p_b + VALUE_HEADS, mask=real, other=0.0).to(tl.float32)
-        b_a += tl.load(p_dt_bias + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32)
-        b_rate = tl.exp(tl.load(p_a_log + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32))
-        o_gate = (first + o_row) * VALUE_HEADS + o_head
-        tl.store(p_log_decay + o_gate, -b_rate * softplus(b_a), mask=real)
-        tl.store(p_beta + o_gate, tl.sigmoid(b_b), mask=real)
+        make_gates(
+            p_ba,
+            p_a_log,
+            p_dt_bias,
+            p_log_decay,
+            p_beta,
+            first,
+            rows,
+            stride_ba,
+            VALUE_HEADS,
+            HEADS,
+            ROWS,
+        )
     else:
         p_columns += tl.load(p_slots + span) * (TAPS - 1) * CHANNELS
         o_channel = i_block * BLOCK + tl.arange(0, BLOCK)
@@ -222,28 +261,27 @@ def gdn_prompt_inputs_kernel(
         b_w1 = tap_weights(p_conv, o_channel, 1, CHANNELS, TAPS)
         b_w2 = tap_weights(p_conv, o_channel, 2, CHANNELS, TAPS)
         b_w3 = tap_weights(p_conv, o_channel, 3, CHANNELS, TAPS)
-        b_x0 = input_row(p_qkv, p_columns, first - 3, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
-            tl.float32
-        )
-        b_x1 = input_row(p_qkv, p_columns, first - 2, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
-            tl.float32
-        )
-        b_x2 = input_row(p_qkv, p_columns, first - 1, start, stride_qkv, o_channel, CHANNELS, TAPS).to(
-            tl.float32
-        )
-        # the sums of the next three rows as far as they are known: loads are pipelined only where what the
-        # loop carries is computed in it, so the inputs themselves could not be carried
-        b_next = b_w0 * b_x0 + b_w1 * b_x1 + b_w2 * b_x2
-        b_second = b_w0 * b_x1 + b_w1 * b_x2
-        b_third = b_w0 * b_x2
+        b_x0 = input_row(p_qkv, p_columns, first - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
+        b_x1 = input_row(p_qkv, p_columns, first - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
+        b_x2 = input_row(p_qkv, p_columns, first - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
         p_x, p_y = p_qkv + first * stride_qkv + o_channel, p_mixed + first * CHANNELS + o_channel
-        for _ in tl.range(0, rows, num_stages=STAGES):
-            b_x = tl.load(p_x, mask=inside, other=0.0).to(tl.float32)
-            b_sum = b_next + b_w3 * b_x
-            b_next, b_second, b_third = b_second + b_w2 * b_x, b_third + b_w1 * b_x, b_w0 * b_x
-            tl.store(p_y, (b_sum * tl.sigmoid(b_sum)).to(p_mixed.dtype.element_ty), mask=inside)
-            p_x += stride_qkv
-            p_y += CHANNELS
+        # four rows at a time: no load moves in front of a store, so what shall be under way stands together
+        for i_row in range(0, rows, 4):
+            b_x3 = tl.load(p_x, mask=inside, other=0.0)
+            b_x4 = tl.load(p_x + stride_qkv, mask=inside & (i_row + 1 < rows), other=0.0)
+            b_x5 = tl.load(p_x + 2 * stride_qkv, mask=inside & (i_row + 2 < rows), other=0.0)
+            b_x6 = tl.load(p_x + 3 * stride_qkv, mask=inside & (i_row + 3 < rows), other=0.0)
+            b_y = convolved(b_x0, b_x1, b_x2, b_x3, b_w0, b_w1, b_w2, b_w3)
+            tl.store(p_y, b_y, mask=inside)
+            b_y = convolved(b_x1, b_x2, b_x3, b_x4, b_w0, b_w1, b_w2, b_w3)
+            tl.store(p_y + CHANNELS, b_y, mask=inside & (i_row + 1 < rows))
+            b_y = convolved(b_x2, b_x3, b_x4, b_x5, b_w0, b_w1, b_w2, b_w3)
+            tl.store(p_y + 2 * CHANNELS, b_y, mask=inside & (i_row + 2 < rows))
+            b_y = convolved(b_x3, b_x4, b_x5, b_x6, b_w0, b_w1, b_w2, b_w3)
+            tl.store(p_y + 3 * CHANNELS, b_y, mask=inside & (i_row + 3 < rows))
+            b_x0, b_x1, b_x2 = b_x4, b_x5, b_x6
+            p_x += 4 * stride_qkv
+            p_y += 4 * CHANNELS
         if first == start:
             b_old = input_row(p_qkv, p_columns, stop - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
             b_middle = input_row(p_qkv, p_columns, stop - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)

@@ -22,21 +22,18 @@ WARPS, WARP_DEPTH, STAGES = 4, 64, 4
 def narrow_linear(x: Tensor, w: Tensor) -> Tensor:
     """y = x · wᵀ with float32 sums. x bfloat16 [M, K], w bfloat16 [N, K], both dense, N at most 256.
 
-    On a GPU N and K are multiples of 16. Returns float32 [M, N]. ValueError for any other shape, dtype or
-    stride.
+    Returns float32 [M, N]. ValueError for any other shape, dtype or stride.
     """
     for name, factor in (("x", x), ("w", w)):
         require_dtype(name, factor, torch.bfloat16)
         require_shape(name, factor, None, x.shape[-1])
         require_dense(name, factor)
-    columns, depth = w.shape
+    columns = w.shape[0]
     if columns > MAX_COLUMNS:
         raise ValueError(f"w has {columns} rows but must have at most {MAX_COLUMNS}")
     require_one_device(x=x, w=w)
     if not x.is_cuda:
         return narrow_linear_reference(x, w)
-    if columns % TILE or depth % TILE:
-        raise ValueError(f"w has shape {list(w.shape)} but on a GPU both must be multiples of {TILE}")
     if x.shape[0] <= FEW_ROWS:
         return narrow_linear_triton(x, w)
     return torch.mm(x, w.t(), out_dtype=torch.float32)
@@ -51,8 +48,8 @@ def narrow_linear_triton(x: Tensor, w: Tensor) -> Tensor:
     """Launches the kernel of narrow_linear."""
     rows, (columns, depth) = x.shape[0], w.shape
     out = torch.empty(rows, columns, dtype=torch.float32, device=x.device)
-    if rows:
-        narrow_linear_kernel[columns // TILE, -(-rows // TILE)](
+    if rows and columns:
+        narrow_linear_kernel[-(-columns // TILE), -(-rows // TILE)](
             x,
             w,
             out,
@@ -88,11 +85,11 @@ def narrow_linear_kernel(
     o_w = o_part + o_k[None, :, None]  # [PARTS, PART, 1]
     p_x += o_row[None, :, None] * depth
     p_w += o_column[None, None, :] * depth
-    real = o_row[None, :, None] < rows
+    real, output = o_row[None, :, None] < rows, o_column[None, None, :] < columns
     b_sum = tl.zeros((PARTS, TILE, TILE), tl.float32)
     for start in range(0, depth, PARTS * PART):
         b_x = tl.load(p_x + start + o_x, mask=real & (start + o_x < depth), other=0.0)
-        b_w = tl.load(p_w + start + o_w, mask=start + o_w < depth, other=0.0)
+        b_w = tl.load(p_w + start + o_w, mask=output & (start + o_w < depth), other=0.0)
         b_sum = tl.dot(b_x, b_w, b_sum)
     p_o = p_out + o_row[:, None] * columns + o_column[None, :]
-    tl.store(p_o, tl.sum(b_sum, axis=0), mask=o_row[:, None] < rows)
+    tl.store(p_o, tl.sum(b_sum, axis=0), mask=(o_row[:, None] < rows) & (o_column[None, :] < columns))

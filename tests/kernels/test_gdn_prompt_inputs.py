@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparkle.kernels import gdn_prompt_inputs
 from sparkle.kernels.gdn_memory import TAPS, GdnMemory
-from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.ahead_of_time import compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits
 from tests.kernels.gdn_inputs import GdnShape, GdnWeights, random_rows, random_weights
 from tests.kernels.interpreter import Interpreter
@@ -134,7 +134,7 @@ def kernel_and_columns(*args: Any) -> tuple[Inputs, Tensor]:
     return gdn_prompt_inputs.gdn_prompt_inputs_triton(*args), args[4].columns
 
 
-@pytest.mark.parametrize("lengths", [*SPANS, (31, 0, 32, 33)], ids=str)
+@pytest.mark.parametrize("lengths", [*SPANS, (66, 0, 3, 64)], ids=str)
 def test_kernel(interpreter: Interpreter, lengths: tuple[int, ...]) -> None:
     prompts = Prompts(lengths)
     memory = prompts.memory()
@@ -166,21 +166,19 @@ def test_kernel_compiles_without_spills() -> None:
             "BLOCK": kernel.BLOCK_CHANNELS,
             "ROWS": kernel.PIECE_ROWS,
             "TAPS": TAPS,
-            "STAGES": kernel.STAGES,
         },
         aligned=frozenset({"stride_qkv", "stride_ba"}),
         warps=kernel.WARPS,
         pdl=False,
     )
     assert compiled.stack_bytes == 0
-    assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
-    assert "cp.async.cg.shared.global" in compiled.ptx
+    assert "ld.global.v4" in compiled.ptx
     assert "st.global.v4" in compiled.ptx
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "lengths", [*SPANS, (31, 0, 32, 33), (1000, 7, 3000), (8192,), tuple([5] * 11)], ids=str
+    "lengths", [*SPANS, (66, 0, 3, 64), (1000, 7, 3000), (8192,), tuple([5] * 11)], ids=str
 )
 def test_kernel_on_the_gpu(gpu: torch.device, lengths: tuple[int, ...]) -> None:
     prompts = Prompts(lengths, REAL, device=gpu)

@@ -13,7 +13,7 @@ from tests.kernels.closeness import assert_close, assert_same_bits
 from tests.kernels.fp8_inputs import CPU, random_matrix
 from tests.kernels.interpreter import Interpreter
 
-SHAPES = [(1, 16, 128), (17, 48, 320), (33, 96, 528)]  # rows, columns, depth
+SHAPES = [(1, 16, 128), (17, 12, 320), (33, 96, 528), (3, 5, 131)]  # rows, columns, depth
 
 
 def factors(rows: int, columns: int, depth: int, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,7 @@ def assert_product(got: Tensor, x: Tensor, w: Tensor) -> None:
     assert_close("narrow_linear", got, narrow_linear.narrow_linear_reference(x, w), exact)
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (0, 16, 128), (2, 4, 24)], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 16, 128)], ids=str)
 def test_product(shape: tuple[int, int, int]) -> None:
     x, w = factors(*shape)
     got = narrow_linear.narrow_linear(x, w)
