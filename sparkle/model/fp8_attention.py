@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig
-from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_batch import Pieces, PromptBatch, VerifyBatch
 from sparkle.model.fp8_weights import Fp8AttentionWeights
 
 
@@ -32,26 +32,28 @@ class Fp8Attention:
         value_pages: Tensor,
     ) -> Tensor:
         """Normed rows [T, hidden], table of ops.rotary_table; float parts [P, T, hidden] to be added."""
-        if isinstance(batch, VerifyBatch):
-            # e4m3 keys are multiplied in float16, which holds them exactly
-            query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=torch.float16)
-            attended = self._verify(query, gate, batch, key_pages, value_pages)
-        else:
-            query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=torch.bfloat16)
+        runs = _runs_of(batch)
+        # e4m3 keys are multiplied in float16, which holds them exactly, but by cuDNN in bfloat16
+        dtype = torch.bfloat16 if runs is None else torch.float16
+        query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=dtype)
+        if runs is None:
+            assert isinstance(batch, PromptBatch), "a verify pass is runs"
             attended = self._read(query, gate, batch, key_pages, value_pages)
+        else:
+            attended = self._verify(query, gate, runs, key_pages, value_pages)
         return ops.fp8_linear_parts(attended, self._weights.out)
 
     def _verify(
-        self, query: Tensor, gate: Tensor, batch: VerifyBatch, key_pages: Tensor, value_pages: Tensor
+        self, query: Tensor, gate: Tensor, runs: Pieces, key_pages: Tensor, value_pages: Tensor
     ) -> ops.Fp8Rows:
         attended = ops.verify_attention(
             query,
             key_pages,
             value_pages,
-            batch.page_tables,
-            batch.span_starts,
-            batch.contexts,
-            width=batch.width,
+            runs.page_tables,
+            runs.starts,
+            runs.contexts,
+            width=runs.width,
             scale=self._scale,
             gate=gate,
         )
@@ -105,3 +107,15 @@ class Fp8Attention:
             query_dtype=dtype,
         )
         return query, gate
+
+
+def _runs_of(batch: VerifyBatch | PromptBatch) -> Pieces | None:
+    """Short runs of rows; None for whole prompts."""
+    if isinstance(batch, PromptBatch):
+        return batch.pieces
+    return Pieces(
+        starts=batch.span_starts,
+        contexts=batch.contexts,
+        page_tables=batch.page_tables,
+        width=batch.width,
+    )

@@ -26,8 +26,23 @@ class VerifyBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Chunks of prompts cut into P runs of at most `width` rows, each with all before it as its context."""
+
+    starts: Tensor  # int64 [P+1], rising; rows past the last run are unused
+    contexts: Tensor  # int64 [P]
+    page_tables: Tensor  # int32 [P, max_pages], of the sequence that a run belongs to
+    width: int  # 1 to 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptBatch:
-    """Chunks of S prompts, one after another, T rows; tensors on the decoder's device."""
+    """Chunks of S prompts, one after another, T rows; tensors on the decoder's device.
+
+    Attention takes them as wholes, for which it must know their lengths, or as the `pieces` where those are
+    given, which a captured graph can hold: right for short chunks, whose time is that of many launches. Then
+    rows past the last span may be unused, as in a VerifyBatch, and `contexts` and `lengths` are unread.
+    """
 
     token_ids: Tensor  # int64 [T]
     positions: Tensor  # int64 [3, T]
@@ -38,3 +53,4 @@ class PromptBatch:
     logit_rows: Tensor  # int64 [R], rows of T whose logits are wanted
     contexts: tuple[int, ...]  # tokens of each sequence computed before
     lengths: tuple[int, ...]  # rows of each span
+    pieces: Pieces | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig
-from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_batch import Pieces, PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
 from sparkle.model.fp8_weights import (
@@ -70,8 +70,8 @@ class Fp8Driver:
         self._free_slots.insert(0, sequence.slot)
         self._free_pages[:0] = sequence.pages
 
-    def read(self, *spans: tuple[Running, Sequence[int]]) -> list[Tensor]:
-        """Chunks of prompts in one pass; float32 [tokens, vocab] for each."""
+    def read(self, *spans: tuple[Running, Sequence[int]], width: int | None = None) -> list[Tensor]:
+        """Chunks of prompts in one pass, maybe in pieces of `width`; float32 [tokens, vocab] for each."""
         pending = [sequence for sequence, _ in spans if sequence.window]
         if pending:
             self._decoder.fold(
@@ -91,6 +91,7 @@ class Fp8Driver:
             logit_rows=torch.arange(starts[-1], device=self._device),
             contexts=tuple(sequence.computed for sequence, _ in spans),
             lengths=lengths,
+            pieces=None if width is None else self._pieces(spans, width),
         )
         logits = self._decoder.read(batch, self.cache)
         for sequence, tokens in spans:
@@ -139,6 +140,21 @@ class Fp8Driver:
                 positions.append(place)
                 cells.append(sequence.pages[place // size] * size + place % size)
         return starts, positions, cells
+
+    def _pieces(self, spans: Sequence[tuple[Running, Sequence[int]]], width: int) -> Pieces:
+        """The spans in pieces, and one unused piece."""
+        starts, contexts, owners = [0], list[int](), list[Running]()
+        for sequence, tokens in spans:
+            for start in range(0, len(tokens), width):
+                starts.append(starts[-1] + min(width, len(tokens) - start))
+                contexts.append(sequence.computed + start)
+                owners.append(sequence)
+        return Pieces(
+            starts=self._ints([*starts, starts[-1]]),
+            contexts=self._ints([*contexts, 0]),
+            page_tables=self._tables(owners, spare=1),
+            width=width,
+        )
 
     def _tables(self, sequences: Sequence[Running], spare: int = 0) -> Tensor:
         # one entry more than any sequence needs, so that there is padding in every row

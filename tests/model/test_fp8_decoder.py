@@ -83,6 +83,17 @@ def test_a_prompt_cut_anywhere_reads_as_whole(tiny: Tiny) -> None:
         driver.finish(sequence)
 
 
+def test_prompts_read_in_pieces_are_as_if_read_whole(tiny: Tiny) -> None:
+    driver = tiny.fp8()
+    one, other = tiny.prompts[0][:70], tiny.prompts[1][:33]
+    whole = driver.read((driver.start(), one), (driver.start(), other))
+    first, second = driver.start(), driver.start()
+    driver.read((first, one[:21]))
+    pieces = driver.read((first, one[21:]), (second, other), width=16)
+    assert_same_distributions(pieces[0], whole[0][21:])
+    assert_same_distributions(pieces[1], whole[1])
+
+
 def test_a_prompt_read_after_an_answer_counts_its_last_tokens(tiny: Tiny) -> None:
     tokens = tiny.prompts[0][:90]
     driver = tiny.fp8()
