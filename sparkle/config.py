@@ -11,6 +11,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +109,8 @@ def _parsed(name: str, text: str, kind: Any) -> object:
         if text.lower() not in ("true", "false", "1", "0"):
             raise ConfigError(f"{name} is {text!r} but must be true or false")
         return text.lower() in ("true", "1")
+    if issubclass(plain, Enum) and text not in (choices := [str(choice.value) for choice in plain]):
+        raise ConfigError(f"{name} is {text!r} but must be one of {', '.join(choices)}")
     try:
         return plain(text)
     # a TypeError: settings inside settings, which no text can be

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from sparkle.engine.engine import Engine, EngineLimits
-from sparkle.engine.runner import Runner
+from sparkle.engine.device import choose_device, find_gpu
+from sparkle.engine.engine import Engine, EngineLimits, PassRunner
+from sparkle.engine.loaded_cpu import LoadedCpu
+from sparkle.engine.loaded_gpu import LoadedGpu
+from sparkle.engine.memory_plan import MemoryPlan
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.scheduler import Scheduler
-from sparkle.engine.settings import EngineSettings
-from sparkle.errors import ConfigError, UnsupportedModel
-from sparkle.model.cache import SequenceCache
+from sparkle.engine.settings import Device, EngineSettings, Sizes
+from sparkle.engine.stopwatch import Stopwatch
+from sparkle.errors import CheckpointError, ConfigError, UnsupportedModel
+from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig, read_config
-from sparkle.model.decoder import Decoder
-from sparkle.model.weights import DecoderWeights, load_weights
 from sparkle.text.prompt import PromptBuilder
 from sparkle.text.template import ChatTemplate
 from sparkle.text.tokenizer import Tokenizer
@@ -37,101 +38,127 @@ class Assembly:
     model: str
     """The model's name."""
 
+    sizes: Sizes
+    """What was really allocated."""
+
     context_tokens: int
     """Longest prompt and answer together."""
 
+    plan: MemoryPlan
+    phases_s: dict[str, float]
+    """Seconds of each phase."""
+
+
+class Loaded(Protocol):
+    """A model in memory: `LoadedCpu` or `LoadedGpu`."""
+
+    plan: MemoryPlan
+    sizes: Sizes
+    skipped: int
+    """Tensors of the checkpoint that nothing uses."""
+
+    def runner(self, sampler: Sampler, *, max_pages: int) -> PassRunner:
+        """What runs passes."""
+        ...
+
 
 def assemble(directory: Path, settings: EngineSettings) -> Assembly:
-    """Load the checkpoint and put the engine together, in float32 on the CPU.
+    """Load the checkpoint and put the engine together: in FP8 on an H200, in float32 on the CPU.
 
     Raises CheckpointError or one of its kinds for a directory that cannot be served, ConfigError where the
-    settings need more memory than there is.
+    device is not there or has too little memory.
     """
+    watch = Stopwatch()
     torch.set_num_threads(settings.compute_threads())
-    device, dtype = torch.device("cpu"), torch.float32
     config = read_config(directory)
+    # files that take the tokenizer as long as the weights take the GPU
+    with ThreadPoolExecutor(1, thread_name_prefix="text") as beside:
+        text = beside.submit(_load_text, directory, config)
+        try:
+            loaded = _load(directory, config, settings, watch)
+        except CheckpointError:
+            # of two things that are wrong the tokenizer is the cheaper one to mend
+            text.result()
+            raise
+        tokenizer, prompts = text.result()
+    _log_plan(config, loaded)
+    watch.lap("text_s")
+    sizes = loaded.sizes
+    context_tokens = sizes.context_tokens(config.max_context_tokens)
+    runner = loaded.runner(Sampler(tokenizer.vocab_size), max_pages=-(-context_tokens // sizes.page_tokens))
+    watch.lap("graphs_s")
+    scheduler = Scheduler(
+        num_slots=sizes.slots,
+        num_pages=sizes.num_pages,
+        page_tokens=sizes.page_tokens,
+        pass_tokens=sizes.pass_tokens,
+    )
+    limits = EngineLimits(
+        context_tokens=context_tokens, vocab_size=tokenizer.vocab_size, end_tokens=config.end_tokens
+    )
+    return Assembly(
+        engine=Engine(scheduler, runner, tokenizer, limits),
+        prompts=prompts,
+        model=config.name,
+        sizes=sizes,
+        context_tokens=context_tokens,
+        plan=loaded.plan,
+        phases_s=watch.laps,
+    )
+
+
+def _load(directory: Path, config: ModelConfig, settings: EngineSettings, watch: Stopwatch) -> Loaded:
+    gpu = None if settings.device is Device.CPU else find_gpu()
+    device = choose_device(settings.device, gpu)
+    sizes = settings.sizes(device)
+    if device is Device.CPU:
+        return LoadedCpu(directory, config, sizes, watch)
+    assert gpu is not None, "it was chosen"
+    if settings.kernel_cache is not None:
+        keep_kernels(settings.kernel_cache)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return LoadedGpu(
+        directory,
+        config,
+        sizes,
+        watch,
+        device=torch.device("cuda"),
+        name=gpu.name,
+        free_bytes=free_bytes,
+    )
+
+
+def keep_kernels(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"kernel_cache {directory} cannot be made ({error.strerror})") from None
+    ops.keep_compiled_kernels(directory)
+
+
+def _load_text(directory: Path, config: ModelConfig) -> tuple[Tokenizer, PromptBuilder]:
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > config.vocab_size:
         raise UnsupportedModel(
             f"the tokenizer has {tokenizer.vocab_size} tokens but vocab_size is {config.vocab_size}"
         )
-    prompts = PromptBuilder(tokenizer, ChatTemplate.load(directory))
-    weights, report = load_weights(directory, config, device=device, dtype=dtype)
-    cache = _cache(config, settings, device, dtype)
-    _log_plan(config, weights, cache, skipped=len(report.skipped))
-    return Assembly(
-        engine=_engine(config, settings, tokenizer, Decoder(config, weights), cache),
-        prompts=prompts,
-        model=config.name,
-        context_tokens=settings.context_tokens(config.max_context_tokens),
-    )
+    return tokenizer, PromptBuilder(tokenizer, ChatTemplate.load(directory))
 
 
-def _cache(
-    config: ModelConfig, settings: EngineSettings, device: torch.device, dtype: torch.dtype
-) -> SequenceCache:
-    try:
-        return SequenceCache(
-            config,
-            num_pages=settings.num_pages,
-            page_tokens=settings.page_tokens,
-            num_slots=settings.slots,
-            device=device,
-            dtype=dtype,
-        )
-    # torch has no narrower one for memory that cannot be had
-    except RuntimeError:
-        raise ConfigError(
-            f"no memory for kv_tokens {settings.kv_tokens} and slots {settings.slots}; lower one of them"
-        ) from None
-
-
-def _engine(
-    config: ModelConfig,
-    settings: EngineSettings,
-    tokenizer: Tokenizer,
-    decoder: Decoder,
-    cache: SequenceCache,
-) -> Engine:
-    context_tokens = settings.context_tokens(config.max_context_tokens)
-    scheduler = Scheduler(
-        num_slots=settings.slots,
-        num_pages=settings.num_pages,
-        page_tokens=settings.page_tokens,
-        pass_tokens=settings.pass_tokens,
-    )
-    runner = Runner(
-        decoder,
-        cache,
-        Sampler(tokenizer.vocab_size),
-        num_slots=settings.slots,
-        max_pages=-(-context_tokens // settings.page_tokens),
-    )
-    limits = EngineLimits(
-        context_tokens=context_tokens, vocab_size=tokenizer.vocab_size, end_tokens=config.end_tokens
-    )
-    return Engine(scheduler, runner, tokenizer, limits)
-
-
-def _log_plan(config: ModelConfig, weights: DecoderWeights, cache: SequenceCache, *, skipped: int) -> None:
+def _log_plan(config: ModelConfig, loaded: Loaded) -> None:
+    plan = loaded.plan
     log.info(
         "memory_plan",
         extra={
             "model": config.name,
-            "weights_bytes": _bytes_of(weights),
-            "kv_bytes": cache.keys.nbytes + cache.values.nbytes,
-            "state_bytes": cache.states.nbytes + cache.columns.nbytes,
-            "skipped_tensors": skipped,
+            "device": plan.device,
+            "free_bytes": plan.free_bytes,
+            "weights_bytes": plan.needs.weights_bytes,
+            "workspace_bytes": plan.needs.workspace_bytes,
+            "kv_bytes": plan.kv_bytes,
+            "state_bytes": plan.state_bytes,
+            "kv_tokens": plan.kv_tokens,
+            "slots": plan.slots,
+            "skipped_tensors": loaded.skipped,
         },
     )
-
-
-def _bytes_of(weights: object) -> int:
-    """Size of all tensors in nested dataclasses and tuples of them."""
-    if isinstance(weights, Tensor):
-        return weights.nbytes
-    if isinstance(weights, tuple):
-        return sum(_bytes_of(part) for part in cast("tuple[object, ...]", weights))
-    if dataclasses.is_dataclass(weights):
-        return sum(_bytes_of(getattr(weights, field.name)) for field in dataclasses.fields(weights))
-    return 0

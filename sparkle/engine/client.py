@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
 import socket
 import sys
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+from sparkle.engine.arguments import command_line
 from sparkle.engine.frames import (
     LENGTH_BYTES,
     CancelRequest,
@@ -159,7 +159,7 @@ class EngineProcess:
         return f"the engine process ended {how}"
 
     def _command(self, fd: int) -> list[str]:
-        command = [
+        return [
             sys.executable,
             # a folder named sparkle where we were started is not the package
             "-P",
@@ -167,11 +167,5 @@ class EngineProcess:
             "sparkle.engine.process",
             "--fd",
             str(fd),
-            "--model",
-            str(self._model),
+            *command_line(self._model, self._settings),
         ]
-        for field in dataclasses.fields(self._settings):
-            value = getattr(self._settings, field.name)
-            if value is not None:
-                command += [f"--{field.name.replace('_', '-')}", str(value)]
-        return command

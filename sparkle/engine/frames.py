@@ -7,7 +7,7 @@ of this program, so frames carry none; content in them never leaves the two proc
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from sparkle.errors import EngineError, FailureCode
@@ -45,7 +45,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Engine to worker, once: the model is loaded."""
+    """Engine to worker, once: the model is loaded, and this is what was allocated."""
 
     kind: ClassVar[str] = "ready"
     model: str
@@ -53,6 +53,8 @@ class Ready:
     max_context_tokens: int
     kv_tokens: int
     load_s: float
+    memory: list[str] = field(default_factory=list[str])
+    """The memory plan, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

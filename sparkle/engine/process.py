@@ -6,7 +6,6 @@ Nothing of a job is ever written to its standard output or error. Knows no queue
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import faulthandler
 import logging
 import resource
@@ -17,18 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
-from sparkle import config
-from sparkle.engine.assemble import Assembly, assemble
-from sparkle.engine.engine import Engine
+from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Shutdown, encode
 from sparkle.engine.intake import Broken, Intake, Order, Prepared
 from sparkle.engine.logs import log_to_stderr
-from sparkle.engine.settings import UNUSABLE_CODE, EngineSettings
+from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from sparkle.engine.assemble import Assembly
+    from sparkle.engine.engine import Engine
 
 # by its name in full: run as a program, this module is called __main__
 log = logging.getLogger("sparkle.engine.process")
@@ -46,11 +47,16 @@ def main() -> None:
 
 def _run() -> None:
     arguments = _arguments()
-    settings = config.load(EngineSettings, "engine", environ={}, flags=_flags(arguments))
+    settings = settings_of(arguments)
     started_s = time.monotonic()
+    # torch takes a good part of the start: its import is timed, and settings are refused before it
+    from sparkle.engine.assemble import assemble
+
+    import_s = time.monotonic() - started_s
     with socket.socket(fileno=arguments.fd) as connection:
         assembly = assemble(arguments.model, settings)
-        ready = _ready(assembly, settings, load_s=time.monotonic() - started_s)
+        log.info("start_phases", extra={"import_s": round(import_s, 3), **assembly.phases_s})
+        ready = _ready(assembly, load_s=time.monotonic() - started_s)
         with connection.makefile("rb") as stream:
             intake = Intake(stream, assembly.prompts, prompt_threads=settings.prompt_threads)
             _serve_until_told(assembly.engine, intake, connection, ready)
@@ -109,27 +115,21 @@ def _send(connection: socket.socket, frames: Sequence[Frame]) -> None:
     connection.sendall(b"".join(encode(frame) for frame in frames))
 
 
-def _ready(assembly: Assembly, settings: EngineSettings, *, load_s: float) -> Ready:
+def _ready(assembly: Assembly, *, load_s: float) -> Ready:
     return Ready(
         model=assembly.model,
-        slots=settings.slots,
+        slots=assembly.sizes.slots,
         max_context_tokens=assembly.context_tokens,
-        kv_tokens=settings.num_pages * settings.page_tokens,
+        kv_tokens=assembly.plan.kv_tokens,
         load_s=load_s,
+        memory=assembly.plan.lines(),
     )
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="sparkle.engine.process", description=__doc__)
+    parser = engine_parser("sparkle.engine.process", __doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket to the worker")
-    parser.add_argument("--model", type=Path, required=True, help="the checkpoint's directory")
-    for field in dataclasses.fields(EngineSettings):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int)
     return parser.parse_args()
-
-
-def _flags(arguments: argparse.Namespace) -> dict[str, object]:
-    return {field.name: getattr(arguments, field.name) for field in dataclasses.fields(EngineSettings)}
 
 
 def _keep_content_in() -> None:

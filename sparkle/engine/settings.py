@@ -1,37 +1,96 @@
-"""Settings of the engine process, their bounds and defaults for a small CPU. Knows no torch."""
+"""Settings of the engine process, their bounds, and the defaults of each device. Knows no torch."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 
 from sparkle.errors import ConfigError
 
 MAX_DEFAULT_THREADS = 4
+MAX_GPU_SLOTS = 128
+"""Rows of the largest pass that is captured as a graph: one for each answer being written."""
 UNUSABLE_CODE = 2
 """The process's exit code where the model or a setting cannot be used: starting it again will not help."""
 
 
+class Device(StrEnum):
+    """What computes."""
+
+    AUTO = "auto"  #: the H200 where there is one, else the CPU
+    CPU = "cpu"  #: float32, for trying things out
+    CUDA = "cuda"  #: the H200, or a refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much runs at once and how long it may be, every default filled in."""
+
+    slots: int
+    pass_tokens: int
+    page_tokens: int
+    kv_tokens: int | None
+    """None until the memory plan says what is left."""
+
+    max_context_tokens: int | None
+
+    def __post_init__(self) -> None:
+        if self.pass_tokens <= self.slots:
+            raise ConfigError(
+                f"pass_tokens is {self.pass_tokens} but must be above slots, {self.slots}: "
+                "each running answer takes one, and prompts need the rest"
+            )
+        if self.kv_tokens is not None and self.kv_tokens < self.page_tokens:
+            raise ConfigError(
+                f"kv_tokens is {self.kv_tokens} but must be at least page_tokens, {self.page_tokens}"
+            )
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages in all."""
+        assert self.kv_tokens is not None, "the memory plan fills it in"
+        return self.kv_tokens // self.page_tokens
+
+    def context_tokens(self, model_tokens: int) -> int:
+        """Longest prompt and answer together with a model that was trained up to `model_tokens`."""
+        return min(self.wanted_tokens(model_tokens), self.num_pages * self.page_tokens)
+
+    def wanted_tokens(self, model_tokens: int) -> int:
+        """The same, were there any amount of memory."""
+        return min(self.max_context_tokens or model_tokens, model_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How much runs at once and how long it may be. The defaults suit two cores and sparkle-tiny."""
+    """How much runs at once and how long it may be; what is None is chosen by the device.
 
-    slots: int = 8
-    """Requests that run at once."""
-
-    pass_tokens: int = 256
-    """Rows of one pass at most: one for each answer being written, the rest read prompts.
-
-    More makes running answers wait longer for a prompt that is read beside them.
+    On the CPU that suits two cores and sparkle-tiny, on an H200 Qwen3.8-27B.
     """
 
-    page_tokens: int = 16
-    """Tokens a KV page."""
+    device: Device = Device.AUTO
+    """What computes."""
 
-    kv_tokens: int = 32_768
-    """Tokens whose keys and values fit in memory, over all requests."""
+    slots: int | None = None
+    """Requests that run at once: 8 on the CPU; 64 on a GPU, at most 128."""
+
+    pass_tokens: int | None = None
+    """Rows of one pass at most: one for each answer being written, the rest read prompts.
+
+    256 on the CPU, on a GPU 8,192 and one for each slot. More makes running answers wait longer for a prompt
+    that is read beside them.
+    """
+
+    page_tokens: int | None = None
+    """Tokens a KV page: 16 on the CPU, 64 on a GPU."""
+
+    kv_tokens: int | None = None
+    """Tokens whose keys and values fit in memory, over all requests.
+
+    32,768 on the CPU, on a GPU all that is left of its memory.
+    """
 
     max_context_tokens: int | None = None
     """Longest prompt and answer together; None is the model's own limit. Never more than kv_tokens."""
@@ -42,38 +101,46 @@ class EngineSettings:
     prompt_threads: int = 2
     """Threads that turn jobs into prompts beside the step loop."""
 
+    kernel_cache: Path | None = None
+    """Where compiled kernels are kept; None is Triton's own place. `sparkle kernels build` fills it."""
+
     def __post_init__(self) -> None:
-        for name in ("slots", "page_tokens", "prompt_threads"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {value} but must be at least 1")
-        for name in ("max_context_tokens", "threads"):
+        if self.prompt_threads < 1:
+            raise ConfigError(f"prompt_threads is {self.prompt_threads} but must be at least 1")
+        for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value} but must be at least 1; leave it out for the default")
-        if self.pass_tokens <= self.slots:
-            raise ConfigError(
-                f"pass_tokens is {self.pass_tokens} but must be above slots, {self.slots}: "
-                "each running answer takes one, and prompts need the rest"
-            )
-        if self.kv_tokens < self.page_tokens:
-            raise ConfigError(
-                f"kv_tokens is {self.kv_tokens} but must be at least page_tokens, {self.page_tokens}"
-            )
 
-    @property
-    def num_pages(self) -> int:
-        """KV pages in all."""
-        return self.kv_tokens // self.page_tokens
-
-    def context_tokens(self, model_tokens: int) -> int:
-        """Longest prompt and answer together with a model that was trained up to `model_tokens`."""
-        wanted = self.max_context_tokens or model_tokens
-        return min(wanted, model_tokens, self.num_pages * self.page_tokens)
+    def sizes(self, device: Device) -> Sizes:
+        """What is set, and the defaults of `device`, which is not AUTO. Raises ConfigError."""
+        return self._gpu_sizes() if device is Device.CUDA else self._cpu_sizes()
 
     def compute_threads(self) -> int:
         """Threads that compute: as set, or by the cores that this process may use."""
         # a pass waits for its slowest thread: one on a busy core makes it many times slower than one fewer
         return self.threads or max(1, min(_usable_cores() - 1, MAX_DEFAULT_THREADS))
+
+    def _cpu_sizes(self) -> Sizes:
+        return Sizes(
+            slots=self.slots or 8,
+            pass_tokens=self.pass_tokens or 256,
+            page_tokens=self.page_tokens or 16,
+            kv_tokens=self.kv_tokens or 32_768,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+    def _gpu_sizes(self) -> Sizes:
+        slots = self.slots or 64
+        if slots > MAX_GPU_SLOTS:
+            raise ConfigError(f"slots is {slots} but must be at most {MAX_GPU_SLOTS} on a GPU")
+        return Sizes(
+            slots=slots,
+            pass_tokens=self.pass_tokens or 8192 + slots,
+            page_tokens=self.page_tokens or 64,
+            kv_tokens=self.kv_tokens,
+            max_context_tokens=self.max_context_tokens,
+        )
 
 
 def _usable_cores() -> int:
@@ -86,3 +153,9 @@ def _usable_cores() -> int:
 def default_model() -> Path:
     """The model directory that comes with this package: sparkle-tiny."""
     return Path(str(resources.files("sparkle") / "checkpoints" / "sparkle-tiny"))
+
+
+def require_checkpoint(model: Path) -> None:
+    """Raises ConfigError where the directory `model` is none, before a process is started for it."""
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"model {model} is no checkpoint: it has no config.json")

@@ -18,6 +18,7 @@ except ImportError:
     triton = None
 
 tl: Any = None if triton is None else cast(Any, triton).language
+knobs: Any = None if triton is None else cast(Any, triton).knobs
 
 # inside a kernel nothing has a type that Python could check: these names say what a value stands for. Triton
 # looks them up when it compiles, and takes a parameter annotated `constexpr` as fixed at compile time

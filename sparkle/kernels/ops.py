@@ -23,9 +23,11 @@ from sparkle.kernels.checks import (
     require_shape,
     require_spans,
 )
-from sparkle.kernels.delta_rule_inputs import require_delta_rule
 
 # re-exported under their own names: each is checked where it stands
+from sparkle.kernels.compiled import CompileCount as CompileCount
+from sparkle.kernels.compiled import keep_compiled_kernels as keep_compiled_kernels
+from sparkle.kernels.delta_rule_inputs import require_delta_rule
 from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
 from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
 from sparkle.kernels.gdn_chunk import gdn_chunk as gdn_chunk

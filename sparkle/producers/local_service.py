@@ -47,7 +47,7 @@ class LocalServiceSettings:
     """The worker's checkpoint; None is the bundled sparkle-tiny."""
 
     show_worker_log: bool = False
-    """Whether the worker writes its log to our stderr."""
+    """Whether the worker writes its log to our stderr, and its memory plan to our stdout."""
 
 
 class LocalService:
@@ -130,6 +130,7 @@ class LocalService:
             "sparkle.cli",
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=None if self._settings.show_worker_log else asyncio.subprocess.DEVNULL,
             stderr=None if self._settings.show_worker_log else asyncio.subprocess.PIPE,
             # a Ctrl-C in the terminal is for us: we end the worker, and then what it needs
             start_new_session=True,

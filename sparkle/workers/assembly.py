@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from sparkle.engine.client import EngineProcess
@@ -22,10 +23,16 @@ from sparkle.workers.worker import Worker
 log = logging.getLogger(__name__)
 
 
-async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: LifeCycle) -> None:
+async def run_worker(
+    settings: WorkerSettings,
+    engine: EngineProcess,
+    life: LifeCycle,
+    tell: Callable[[str], object] = lambda _: None,
+) -> None:
     """Be a worker until `life` says to end; returns when each job is finished or handed back.
 
-    `engine` has not been started yet; it is stopped at the end.
+    `engine` has not been started yet; it is stopped at the end. `tell` takes lines for people: what the
+    engine's memory went to.
 
     Raises NotConnected, TopologyMissing, EngineExited, CheckpointError or ConfigError when it cannot go on;
     its jobs have been handed back by then, where there is a server to take them.
@@ -51,6 +58,8 @@ async def run_worker(settings: WorkerSettings, engine: EngineProcess, life: Life
         stack.push_async_callback(engine.stop)
         if not await _started(engine, life):
             return
+        for line in engine.ready.memory:
+            tell(line)
         station = Station(
             worker=worker,
             settings=settings,

@@ -25,7 +25,13 @@ def worker(
         Path | None,
         typer.Option(metavar="DIR", help="The checkpoint's directory. Default: the bundled sparkle-tiny."),
     ] = None,
-    slots: Annotated[int | None, typer.Option(metavar="N", help="Jobs to run at once. Default: 8")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda: the H200. Default: auto")
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Jobs to run at once. Default: 8 on the CPU, 64 on an H200"),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="This worker's name. Default: host name and chance.")
     ] = None,
@@ -61,13 +67,13 @@ def worker(
     from sparkle.workers.lifecycle import exit_code
 
     try:
-        _serve(getattr(context.obj, "config", None), flags, slots)
+        _serve(getattr(context.obj, "config", None), flags, {"device": device, "slots": slots})
     except SparkleError as error:
         typer.echo(f"sparkle worker: {error}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
 
-def _serve(file: Path | None, flags: Mapping[str, object], slots: int | None) -> None:
+def _serve(file: Path | None, flags: Mapping[str, object], engine_flags: Mapping[str, object]) -> None:
     """Be a worker. Raises ConfigError without the extra `worker`, else what `serve` raises."""
     try:
         from sparkle.workers.serve import serve
@@ -75,4 +81,4 @@ def _serve(file: Path | None, flags: Mapping[str, object], slots: int | None) ->
         raise ConfigError(
             f"{error.name} is not installed; `pip install 'sparkle-inference[worker]'` brings it"
         ) from None
-    serve(file, environment(), flags=flags, slots=slots)
+    serve(file, environment(), flags=flags, engine_flags=engine_flags)

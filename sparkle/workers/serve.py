@@ -7,25 +7,29 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+import typer
+
 from sparkle.config import load
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.logs import log_to_stderr
-from sparkle.engine.settings import EngineSettings, default_model
-from sparkle.errors import ConfigError
+from sparkle.engine.settings import EngineSettings, default_model, require_checkpoint
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.settings import WorkerSettings
 
 
 def serve(
-    file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, object], slots: int | None
+    file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    flags: Mapping[str, object],
+    engine_flags: Mapping[str, object],
 ) -> None:
     """Be a worker until a signal ends it. Raises what `config.load` and `run_worker` raise."""
     settings = load(WorkerSettings, "worker", file=file, environ=environ, flags=flags)
-    engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags={"slots": slots})
+    engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags=engine_flags)
     model = settings.model or default_model()
-    if not (model / "config.json").is_file():
-        raise ConfigError(f"model {model} is no checkpoint: it has no config.json")
+    require_checkpoint(model)
     log_to_stderr()
     # a core dump would hold the running jobs' content
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -35,4 +39,4 @@ def serve(
 async def _until_ended(settings: WorkerSettings, engine: EngineProcess) -> None:
     life = LifeCycle()
     life.watch_signals(asyncio.get_running_loop())
-    await run_worker(settings, engine, life)
+    await run_worker(settings, engine, life, typer.echo)

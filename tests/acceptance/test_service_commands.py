@@ -64,6 +64,7 @@ async def service(*arguments: str, folder: Path = ROOT) -> AsyncGenerator[tuple[
         said = (await process.stdout.readuntil(b"Ctrl-C ends worker and server.\n")).decode()
         found = URL.search(said)
         assert found is not None
+        assert "memory plan for " in said
         yield process, found[0]
     finally:
         if process.returncode is None:
@@ -89,6 +90,7 @@ async def test_the_demo_shows_four_jobs_on_their_way_and_ends_what_it_started() 
         )
     ]
     assert places == sorted(places)
+    assert "memory plan" not in out
     for name in ("verdict", "analysis", "follow-up", "chat"):
         assert re.search(rf"s  {name} +in the queue as p[01], stored after ", out)
         assert re.search(rf"s  {name} +leased by \S+, first token after ", out)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sparkle.engine.engine import Engine, EngineLimits
+from sparkle.engine.engine import Engine, EngineLimits, PassRunner
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame
 from sparkle.engine.runner import Model, Runner
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.scheduler import Scheduler
-from sparkle.engine.settings import EngineSettings
+from sparkle.engine.settings import Device, EngineSettings, Sizes
 from sparkle.model.cache import SequenceCache
+from sparkle.model.config import ModelConfig
 from sparkle.schemas.answer import Channel
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
@@ -29,9 +30,15 @@ class Bundle:
 
     engine: Engine
     scheduler: Scheduler
-    cache: SequenceCache
     tokenizer: Tokenizer
     answers: dict[str, Answer] = field(default_factory=dict[str, "Answer"])
+    held: SequenceCache | None = None
+
+    @property
+    def cache(self) -> SequenceCache:
+        """The cache of a float32 model."""
+        assert self.held is not None
+        return self.held
 
     def submit(self, job: Job, prompt: Sequence[int] | None = None) -> Frame:
         """Submit a job whose prompt is given or is its `prompt_tokens`."""
@@ -86,29 +93,43 @@ class Answer:
 def bundle(model: Model, tokenizer: Tokenizer, settings: EngineSettings = SETTINGS) -> Bundle:
     """An engine around `model`."""
     config = config_for(tokenizer)
+    sizes = settings.sizes(Device.CPU)
     cache = SequenceCache(
         config,
-        num_pages=settings.num_pages,
-        page_tokens=settings.page_tokens,
-        num_slots=settings.slots,
+        num_pages=sizes.num_pages,
+        page_tokens=sizes.page_tokens,
+        num_slots=sizes.slots,
         device=torch.device("cpu"),
         dtype=torch.float32,
     )
-    scheduler = Scheduler(
-        num_slots=settings.slots,
-        num_pages=settings.num_pages,
-        page_tokens=settings.page_tokens,
-        pass_tokens=settings.pass_tokens,
-    )
-    context_tokens = settings.context_tokens(config.max_context_tokens)
     runner = Runner(
         model,
         cache,
         Sampler(tokenizer.vocab_size),
-        num_slots=settings.slots,
-        max_pages=-(-context_tokens // settings.page_tokens),
+        num_slots=sizes.slots,
+        max_pages=max_pages(config, sizes),
+    )
+    built = engine_around(runner, config, tokenizer, sizes)
+    built.held = cache
+    return built
+
+
+def engine_around(runner: PassRunner, config: ModelConfig, tokenizer: Tokenizer, sizes: Sizes) -> Bundle:
+    """An engine that runs its passes with `runner`."""
+    scheduler = Scheduler(
+        num_slots=sizes.slots,
+        num_pages=sizes.num_pages,
+        page_tokens=sizes.page_tokens,
+        pass_tokens=sizes.pass_tokens,
     )
     limits = EngineLimits(
-        context_tokens=context_tokens, vocab_size=tokenizer.vocab_size, end_tokens=config.end_tokens
+        context_tokens=sizes.context_tokens(config.max_context_tokens),
+        vocab_size=tokenizer.vocab_size,
+        end_tokens=config.end_tokens,
     )
-    return Bundle(Engine(scheduler, runner, tokenizer, limits), scheduler, cache, tokenizer)
+    return Bundle(Engine(scheduler, runner, tokenizer, limits), scheduler, tokenizer)
+
+
+def max_pages(config: ModelConfig, sizes: Sizes) -> int:
+    """The most pages that one request holds."""
+    return -(-sizes.context_tokens(config.max_context_tokens) // sizes.page_tokens)

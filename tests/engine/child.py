@@ -51,7 +51,7 @@ def run_child(fault: str, frames: Sequence[Frame], *, replies: int) -> Outcome:
         child = subprocess.Popen(
             [
                 *(sys.executable, __file__, fault, "--fd", str(theirs.fileno())),
-                *("--model", str(default_model()), "--threads", "1"),
+                *("--model", str(default_model()), "--threads", "1", "--device", "cpu"),
             ],
             pass_fds=(theirs.fileno(),),
             stdout=subprocess.PIPE,

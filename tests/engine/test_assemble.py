@@ -12,11 +12,13 @@ import torch
 
 from sparkle.engine.assemble import assemble
 from sparkle.engine.frames import Accepted, Delta, Finished
-from sparkle.engine.settings import EngineSettings, default_model
+from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.errors import ConfigError, UnsupportedModel
 from sparkle.schemas.job import Job, Turn
 
-SETTINGS = EngineSettings(slots=2, pass_tokens=64, kv_tokens=1024, max_context_tokens=100, threads=1)
+SETTINGS = EngineSettings(
+    device=Device.CPU, slots=2, pass_tokens=64, kv_tokens=1024, max_context_tokens=100, threads=1
+)
 
 
 def test_the_bundled_model_answers_a_chat(caplog: pytest.LogCaptureFixture) -> None:
@@ -24,6 +26,8 @@ def test_the_bundled_model_answers_a_chat(caplog: pytest.LogCaptureFixture) -> N
         assembly = assemble(default_model(), SETTINGS)
     assert (assembly.model, assembly.context_tokens) == ("sparkle-tiny", 100)
     assert torch.get_num_threads() == 1
+    assert (assembly.sizes.slots, assembly.sizes.kv_tokens, assembly.plan.kv_tokens) == (2, 1024, 1024)
+    assert list(assembly.phases_s) == ["weights_s", "cache_s", "text_s", "graphs_s"]
     job = Job(messages=[Turn(role="user", content="hello")], max_tokens=5)
     prompt = assembly.prompts.build(job)
     assert assembly.engine.submit(job, prompt) == Accepted(job=job.id, prompt_tokens=len(prompt))
@@ -48,6 +52,7 @@ def test_the_memory_plan_is_one_line_of_bytes(caplog: pytest.LogCaptureFixture) 
     values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
     state = values * text["linear_key_head_dim"] + 3 * (2 * keys + values)
     assert plan["state_bytes"] == 4 * 2 * linear * state
+    assert (plan["kv_tokens"], plan["slots"], plan["device"]) == (1024, 2, "the CPU")
     # a little over the file's parameters in float32: 10 to 20 million of them
     assert 4e7 < plan["weights_bytes"] < 8e7
 
@@ -63,6 +68,6 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_memory_than_there_is_is_refused_with_both_numbers() -> None:
-    settings = EngineSettings(kv_tokens=10**14, threads=1)
+    settings = EngineSettings(device=Device.CPU, kv_tokens=10**14, threads=1)
     with pytest.raises(ConfigError, match=f"kv_tokens {10**14} and slots 8"):
         assemble(default_model(), settings)

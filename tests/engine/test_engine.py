@@ -197,7 +197,7 @@ def test_more_jobs_than_slots_are_all_answered(tokenizer: Tokenizer) -> None:
     jobs = [job(max_tokens=length) for length in (3, 9, 1, 5, 7, 2, 30, 4, 8, 6)]
     built = saying(tokenizer, "word after word ")
     answers = built.run(*jobs)
-    assert len(jobs) > SETTINGS.slots
+    assert len(jobs) > (SETTINGS.slots or 0)
     assert [len(answer.tokens) for answer in answers] == [one.max_tokens for one in jobs]
 
 

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import torch
 
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame, Submit
-from sparkle.engine.settings import UNUSABLE_CODE, EngineSettings, default_model
+from sparkle.engine.settings import UNUSABLE_CODE, Device, EngineSettings, default_model
 from sparkle.errors import EngineExited, FailureCode
 from sparkle.schemas import codec
 from sparkle.schemas.job import Job, Sampling, Turn
 
-SETTINGS = EngineSettings(slots=4, threads=1, kv_tokens=8192)
+SLOTS = 4
+SETTINGS = EngineSettings(device=Device.CPU, slots=SLOTS, threads=1, kv_tokens=8192)
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -70,6 +72,8 @@ async def test_ready_says_what_there_is_room_for(engine: EngineProcess) -> None:
     assert (ready.model, ready.slots, ready.kv_tokens) == ("sparkle-tiny", 4, 8192)
     assert 0 < ready.max_context_tokens <= 8192
     assert ready.load_s > 0.0
+    assert ready.memory[0] == "memory plan for the CPU"
+    assert "8,192 tokens in 512 pages of 16" in "\n".join(ready.memory)
 
 
 @module_loop
@@ -111,7 +115,7 @@ async def test_a_prompt_over_the_context_is_refused(engine: EngineProcess) -> No
 @module_loop
 async def test_a_cancelled_job_goes_quiet_and_its_slot_serves_others(engine: EngineProcess) -> None:
     # more than there are slots, each far longer than this test
-    endless = [chat(max_tokens=4000) for _ in range(SETTINGS.slots)]
+    endless = [chat(max_tokens=4000) for _ in range(SLOTS)]
     for job in endless:
         await engine.submit(submit(job))
     async for frame in engine.frames:
@@ -197,6 +201,28 @@ async def test_a_directory_that_is_no_model_is_told_with_the_code(
     told = json.loads(line)
     assert told["event"] == "engine_failed"
     assert "config.json" in told["error"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+async def test_a_gpu_that_is_not_there_is_told_with_the_code(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = EngineProcess(default_model(), EngineSettings(device=Device.CUDA))
+    with pytest.raises(EngineExited, match="ended with code 2 before it was ready"):
+        await engine.start()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "sparkle serves on one NVIDIA H200" in json.loads(line)["error"]
+    assert "found no GPU; use --device cpu" in json.loads(line)["error"]
+
+
+async def test_the_phases_of_a_start_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = EngineProcess(default_model(), SETTINGS)
+    ready = await engine.start()
+    await engine.stop()
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [event["event"] for event in events] == ["memory_plan", "start_phases"]
+    phases = {name: value for name, value in events[1].items() if name.endswith("_s") and name != "time_s"}
+    assert list(phases) == ["import_s", "weights_s", "cache_s", "text_s", "graphs_s"]
+    assert phases["import_s"] > 0.0
+    assert sum(phases.values()) == pytest.approx(ready.load_s, rel=0.1)
 
 
 async def test_a_start_that_takes_too_long_is_given_up() -> None:

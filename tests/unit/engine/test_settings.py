@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from sparkle.engine.settings import EngineSettings, default_model
+from sparkle.config import load
+from sparkle.engine.settings import Device, EngineSettings, Sizes, default_model
 from sparkle.errors import ConfigError
 
 
@@ -15,16 +17,60 @@ from sparkle.errors import ConfigError
     [
         ({"slots": 0}, "slots is 0 but must be at least 1"),
         ({"page_tokens": 0}, "page_tokens is 0"),
+        ({"pass_tokens": -1}, "pass_tokens is -1"),
+        ({"kv_tokens": 0}, "kv_tokens is 0"),
         ({"prompt_threads": 0}, "prompt_threads is 0"),
         ({"threads": 0}, "threads is 0"),
         ({"max_context_tokens": 0}, "max_context_tokens is 0"),
-        ({"slots": 8, "pass_tokens": 8}, "pass_tokens is 8 but must be above slots, 8"),
-        ({"kv_tokens": 15}, "kv_tokens is 15 but must be at least page_tokens, 16"),
     ],
 )
 def test_a_bad_value_is_refused_with_both_numbers(values: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        EngineSettings(**values)
+        load(EngineSettings, "engine", environ={}, flags=values)
+
+
+@pytest.mark.parametrize(
+    ("values", "device", "message"),
+    [
+        ({"slots": 8, "pass_tokens": 8}, Device.CPU, "pass_tokens is 8 but must be above slots, 8"),
+        ({"slots": 256}, Device.CPU, "pass_tokens is 256 but must be above slots, 256"),
+        ({"pass_tokens": 64}, Device.CUDA, "pass_tokens is 64 but must be above slots, 64"),
+        ({"kv_tokens": 15}, Device.CPU, "kv_tokens is 15 but must be at least page_tokens, 16"),
+        ({"kv_tokens": 63}, Device.CUDA, "kv_tokens is 63 but must be at least page_tokens, 64"),
+        ({"slots": 129}, Device.CUDA, "slots is 129 but must be at most 128 on a GPU"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(
+    values: dict[str, int], device: Device, message: str
+) -> None:
+    settings = load(EngineSettings, "engine", environ={}, flags=values)
+    with pytest.raises(ConfigError, match=message):
+        settings.sizes(device)
+
+
+def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
+    cpu, gpu = EngineSettings().sizes(Device.CPU), EngineSettings().sizes(Device.CUDA)
+    assert (cpu.slots, cpu.pass_tokens, cpu.page_tokens, cpu.kv_tokens) == (8, 256, 16, 32_768)
+    assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8256, 64, None)
+    assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8195
+    own = EngineSettings(slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50)
+    assert own.sizes(Device.CPU) == own.sizes(Device.CUDA)
+    assert own.sizes(Device.CPU) == Sizes(
+        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50
+    )
+
+
+def test_the_device_comes_from_file_environment_and_flags(tmp_path: Path) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_text('[engine]\ndevice = "cuda"\nkernel_cache = "/var/cache/kernels"\n')
+    from_file = load(EngineSettings, "engine", file=file, environ={}, flags={})
+    assert (from_file.device, from_file.kernel_cache) == (Device.CUDA, Path("/var/cache/kernels"))
+    environ = {"SPARKLE_ENGINE_DEVICE": "cpu"}
+    assert load(EngineSettings, "engine", file=file, environ=environ, flags={}).device is Device.CPU
+    flags = {"device": "auto"}
+    assert load(EngineSettings, "engine", file=file, environ=environ, flags=flags).device is Device.AUTO
+    with pytest.raises(ConfigError, match="--device is 'gpu' but must be one of auto, cpu, cuda"):
+        load(EngineSettings, "engine", environ={}, flags={"device": "gpu"})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +81,7 @@ def test_context_is_the_least_limit(
     wanted: int | None, kv_tokens: int, model_tokens: int, context: int
 ) -> None:
     settings = EngineSettings(max_context_tokens=wanted, kv_tokens=kv_tokens)
-    assert settings.context_tokens(model_tokens) == context
+    assert settings.sizes(Device.CPU).context_tokens(model_tokens) == context
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 2), (5, 4), (64, 4)])

@@ -1,0 +1,40 @@
+"""The shapes of passes that are captured as graphs, and which of them a pass takes. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MAX_WIDTH = 16
+"""Rows of one sequence in such a pass at most: the window of the delta rule's step."""
+MAX_ROWS = 128
+"""Rows of such a pass at most: up to here the products' cost is the weights' alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Room for up to `sequences` spans of up to `width` rows."""
+
+    sequences: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        """Rows computed, used or not."""
+        return self.sequences * self.width
+
+
+def buckets_for(num_slots: int, widths: Iterable[int]) -> tuple[Bucket, ...]:
+    """Powers of two of sequences up to `num_slots` for each width, as MAX_ROWS allows; most rows first.
+
+    With width 1 among the widths, every slot's next token fits one pass: `num_slots` is at most MAX_ROWS.
+    """
+    counts = [1 << power for power in range(num_slots.bit_length()) if 1 << power < num_slots] + [num_slots]
+    made = [Bucket(count, width) for width in widths for count in counts if count * width <= MAX_ROWS]
+    return tuple(sorted(made, key=lambda bucket: (-bucket.rows, -bucket.width)))
+
+
+def smallest(buckets: Sequence[Bucket], *, sequences: int, width: int) -> Bucket | None:
+    """The bucket with fewest rows that has room; of equal ones the narrower. None where there is none."""
+    fitting = [bucket for bucket in buckets if bucket.sequences >= sequences and bucket.width >= width]
+    return min(fitting, key=lambda bucket: (bucket.rows, bucket.width), default=None)

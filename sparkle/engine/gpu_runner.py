@@ -1,0 +1,180 @@
+"""Runs planned passes with the FP8 decoder: short spans by a graph, long ones as chunks of prompts.
+
+Knows no jobs and no text. On a CPU it does the same without graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sparkle.engine.buckets import Bucket, buckets_for, smallest
+from sparkle.engine.draw_state import DrawState
+from sparkle.engine.graphs import Verifier, VerifyPass, capture
+from sparkle.engine.plan import PassPlan, PassResult, Span
+from sparkle.engine.rows import rows_of
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.transfer import pack, to_device
+from sparkle.model.fp8_batch import PromptBatch
+from sparkle.model.fp8_cache import Fp8Cache
+
+
+class Fp8Model(Verifier, Protocol):
+    """What the runner needs of an FP8 decoder, besides `verify`."""
+
+    def read(self, batch: PromptBatch, cache: Fp8Cache) -> Tensor:
+        """Logits float32 [R, vocab] of the wanted rows; the windows of its slots must be empty."""
+        ...
+
+    def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
+        """Empty the windows of these slots, int64 [S], into their states: of each the accepted tokens."""
+        ...
+
+
+class GpuRunner:
+    """Owns the cache and the graphs. A fresh request's slot and pages are zeroed before the model sees them.
+
+    The decoder keeps the tokens of a short span apart, in the slot's window, until it is told how many of
+    them stay: here all of them, unless `keep` says fewer.
+    """
+
+    def __init__(
+        self,
+        model: Fp8Model,
+        cache: Fp8Cache,
+        sampler: Sampler,
+        *,
+        num_slots: int,
+        max_pages: int,
+        widths: Sequence[int] = (1,),
+    ) -> None:
+        """Captures a graph for each bucket of `widths`, which begin with 1.
+
+        `max_pages`: the most pages that one request holds. Spans wider than the widest of `widths` are read
+        as prompts are.
+        """
+        assert 1 in widths, "every answer's next token must fit a graph"
+        self.device = cache.keys.device
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+        # one row a slot, written once a request
+        self._page_tables = torch.full((num_slots, max_pages), -1, dtype=torch.int32, device=self.device)
+        # of each slot's window: the tokens that stay
+        self._kept = [0] * num_slots
+        self._buckets = buckets_for(num_slots, widths)
+        pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._passes: dict[Bucket, VerifyPass] = {
+            bucket: capture(model, cache, bucket.sequences, bucket.width, max_pages, pool=pool)
+            for bucket in self._buckets
+        }
+
+    def keep(self, slot: int, tokens: int) -> None:
+        """Of the slot's last span only the first `tokens` stay; due before its next span, which follows."""
+        assert 0 <= tokens <= self._kept[slot], "more than were read"
+        self._kept[slot] = tokens
+
+    @torch.inference_mode()
+    def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
+        """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
+        for span in plan.spans:
+            if span.fresh:
+                self._clear(span)
+        short, long = self._split(plan.spans)
+        logits = [run(spans) for run, spans in ((self._verify, short), (self._read, long)) if spans]
+        drawing = [span.request for span in (*short, *long) if span.draws]
+        if not drawing:
+            return PassResult(drawn=())
+        rows = logits[0] if len(logits) == 1 else torch.cat(logits)
+        return _in_order(plan, self._sampler.draw(rows, [states[request] for request in drawing]))
+
+    def _clear(self, span: Span) -> None:
+        self._cache.zero_slot(span.slot)
+        self._cache.zero_pages(span.pages)
+        self._kept[span.slot] = 0
+        row = self._page_tables[span.slot]
+        row.fill_(-1)
+        row[: len(span.pages)] = to_device(span.pages, torch.int32, self.device)
+
+    def _split(self, spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+        """The spans for one graph, and the rest: those too long for any, then the longest, until it fits."""
+        by_length = sorted(spans, key=lambda span: len(span.tokens))
+        count = len(by_length)
+        while count and self._bucket(by_length[:count]) is None:
+            count -= 1
+        return by_length[:count], by_length[count:]
+
+    def _bucket(self, spans: Sequence[Span]) -> Bucket | None:
+        width = max(len(span.tokens) for span in spans)
+        return smallest(self._buckets, sequences=len(spans), width=width)
+
+    def _verify(self, spans: Sequence[Span]) -> Tensor:
+        """Logits of the spans' last rows, where they draw."""
+        bucket = self._bucket(spans)
+        assert bucket is not None, "it was found when the spans were split"
+        chosen = self._passes[bucket]
+        rows = rows_of(spans, page_tokens=self._cache.page_tokens)
+        chosen.fill(rows, accepted=[self._kept[span.slot] for span in spans])
+        tables, slots = chosen.batch.page_tables, chosen.batch.slots
+        torch.index_select(self._page_tables, 0, slots.clamp(min=0), out=tables)
+        chosen.replay()
+        for span in spans:
+            self._kept[span.slot] = len(span.tokens)
+        wanted = _wanted_rows(spans, rows.span_starts)
+        if wanted == list(range(len(wanted))):
+            return chosen.logits[: len(wanted)]
+        return chosen.logits[to_device(wanted, torch.int64, self.device)]
+
+    def _read(self, spans: Sequence[Span]) -> Tensor:
+        """Logits of the spans' last rows, where they draw."""
+        self._fold([span.slot for span in spans if self._kept[span.slot]])
+        rows = rows_of(spans, page_tokens=self._cache.page_tokens)
+        token_ids, positions, cells, span_starts, slots, logit_rows = pack(
+            (
+                rows.token_ids,
+                rows.positions * 3,
+                rows.cells,
+                rows.span_starts,
+                rows.slots,
+                _wanted_rows(spans, rows.span_starts),
+            ),
+            self.device,
+        )
+        # no wider than the longest sequence of this pass
+        width = -(-(max(rows.positions) + 1) // self._cache.page_tokens)
+        batch = PromptBatch(
+            token_ids=token_ids,
+            positions=positions.view(3, -1),
+            cells=cells,
+            span_starts=span_starts,
+            slots=slots,
+            page_tables=self._page_tables[:, :width].index_select(0, slots),
+            logit_rows=logit_rows,
+            contexts=tuple(rows.contexts),
+            lengths=tuple(len(span.tokens) for span in spans),
+        )
+        return self._model.read(batch, self._cache)
+
+    def _fold(self, slots: Sequence[int]) -> None:
+        if slots:
+            numbers, kept = pack((slots, [self._kept[slot] for slot in slots]), self.device)
+            self._model.fold(numbers, kept, self._cache)
+            for slot in slots:
+                self._kept[slot] = 0
+
+
+def _wanted_rows(spans: Sequence[Span], span_starts: Sequence[int]) -> list[int]:
+    """The last row of each span that draws."""
+    return [end - 1 for span, end in zip(spans, span_starts[1:], strict=True) if span.draws]
+
+
+def _in_order(plan: PassPlan, result: PassResult) -> PassResult:
+    """The result with its requests as they stand in the plan."""
+    places = {span.request: place for place, span in enumerate(plan.spans)}
+    return PassResult(
+        drawn=tuple(sorted(result.drawn, key=lambda drawn: places[drawn.request])),
+        broken=tuple(sorted(result.broken, key=lambda request: places[request])),
+    )

@@ -1,0 +1,92 @@
+"""The model on a GPU: planned, then weights, cache and graphs in FP8. Knows no jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from sparkle.engine.buckets import buckets_for
+from sparkle.engine.gpu_runner import GpuRunner
+from sparkle.engine.memory_plan import Needs, plan_memory, workspace_bytes
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.settings import Sizes
+from sparkle.engine.stopwatch import Stopwatch
+from sparkle.errors import ConfigError
+from sparkle.model.config import ModelConfig
+from sparkle.model.fp8_cache import Fp8Cache
+from sparkle.model.fp8_decoder import Fp8Decoder
+from sparkle.model.fp8_loader import load_fp8_weights
+from sparkle.model.fp8_weights import empty_weights, tensor_bytes
+
+WIDTHS = (1,)
+"""Rows of one answer in a pass. Wider ones come with drafts."""
+_NOWHERE = torch.device("meta")
+
+
+class LoadedGpu:
+    """Weights and cache in the GPU's memory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: ModelConfig,
+        sizes: Sizes,
+        watch: Stopwatch,
+        *,
+        device: torch.device,
+        name: str,
+        free_bytes: int,
+    ) -> None:
+        """`name`: the device's, for people; `free_bytes`: what may be taken of it.
+
+        Raises ConfigError where the plan does not fit, before anything is loaded; CheckpointError or one of
+        its kinds.
+        """
+        needs = needs_of(config, sizes)
+        self.plan = plan_memory(config, sizes, needs, device=name, free_bytes=free_bytes)
+        self.sizes = dataclasses.replace(sizes, kv_tokens=self.plan.kv_tokens)
+        watch.lap("plan_s")
+        try:
+            weights, report = load_fp8_weights(directory, config, device)
+            watch.lap("weights_s")
+            self.cache = Fp8Cache(
+                config,
+                num_pages=self.plan.num_pages,
+                page_tokens=sizes.page_tokens,
+                num_slots=sizes.slots,
+                device=device,
+            )
+        except torch.OutOfMemoryError:
+            raise ConfigError(
+                f"{name} had less memory than the plan found, {self.plan.total_bytes / 1e9:,.1f} GB: "
+                "end what else is in it"
+            ) from None
+        watch.lap("cache_s")
+        self.skipped = len(report.skipped)
+        self._decoder = Fp8Decoder(config, weights)
+
+    def runner(self, sampler: Sampler, *, max_pages: int) -> GpuRunner:
+        """What runs passes, its graphs captured; `max_pages`: the most that one request holds."""
+        return GpuRunner(
+            self._decoder,
+            self.cache,
+            sampler,
+            num_slots=self.sizes.slots,
+            max_pages=max_pages,
+            widths=WIDTHS,
+        )
+
+
+def needs_of(config: ModelConfig, sizes: Sizes) -> Needs:
+    """What the model takes with these sizes; nothing is allocated. Raises as `empty_weights`."""
+    weights = empty_weights(config, _NOWHERE)
+    one = Fp8Cache(config, num_pages=1, page_tokens=sizes.page_tokens, num_slots=1, device=_NOWHERE)
+    graph_rows = sum(bucket.rows for bucket in buckets_for(sizes.slots, WIDTHS))
+    return Needs(
+        weights_bytes=tensor_bytes(weights),
+        slot_bytes=one.state_bytes,
+        page_bytes=one.kv_bytes,
+        workspace_bytes=workspace_bytes(config, sizes, graph_rows=graph_rows),
+    )

@@ -1,0 +1,43 @@
+"""From spans to the rows of a pass: which token stands where, and where it is kept. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from sparkle.engine.plan import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of some spans, one span after another."""
+
+    token_ids: list[int]
+    positions: list[int]
+    """Of each row in its sequence."""
+
+    cells: list[int]
+    """Of each row: page · page_tokens + place in the page."""
+
+    span_starts: list[int]
+    """One more than there are spans, from 0."""
+
+    slots: list[int]
+    contexts: list[int]
+    """Of each span: tokens before it."""
+
+
+def rows_of(spans: Sequence[Span], *, page_tokens: int) -> Rows:
+    """The rows of `spans`, whose pages must reach."""
+    places = [(span, place) for span in spans for place in range(span.start, span.start + len(span.tokens))]
+    return Rows(
+        token_ids=[token for span in spans for token in span.tokens],
+        positions=[place for _, place in places],
+        cells=[
+            span.pages[place // page_tokens] * page_tokens + place % page_tokens for span, place in places
+        ],
+        span_starts=[0, *accumulate(len(span.tokens) for span in spans)],
+        slots=[span.slot for span in spans],
+        contexts=[span.start for span in spans],
+    )

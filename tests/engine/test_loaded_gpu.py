@@ -1,0 +1,92 @@
+"""The model as it is put on a GPU, here on the CPU: planned first, then exactly what the plan says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkle.engine.loaded_gpu import LoadedGpu, needs_of
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.engine.stopwatch import Stopwatch
+from sparkle.errors import CheckpointError, ConfigError
+from sparkle.model.config import read_config
+from sparkle.model.shapes import shape_27b
+from sparkle.schemas.job import Job
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.bundle import GREEDY, engine_around, max_pages
+
+SETTINGS = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000)
+CPU = torch.device("cpu")
+
+
+def loaded(directory: Path, settings: EngineSettings = SETTINGS, *, free_bytes: int = 10**10) -> LoadedGpu:
+    return LoadedGpu(
+        directory,
+        read_config(default_model()),
+        settings.sizes(Device.CUDA),
+        Stopwatch(),
+        device=CPU,
+        name="a GPU",
+        free_bytes=free_bytes,
+    )
+
+
+def test_the_needs_of_the_served_model() -> None:
+    """The arithmetic of the architecture, against the tensors that are allocated."""
+    config = shape_27b()
+    needs = needs_of(config, EngineSettings().sizes(Device.CUDA))
+    # 16 layers of keys and values, 4 heads of 256 in FP8, 64 tokens
+    assert needs.page_bytes == 64 * 16 * 2 * 4 * 256
+    state = 4 * 48 * 128 * 128
+    window = 4 * (16 * 16 * 128 + 16 * 48 + 16 * 48 * 128) + 2 * (16 + 3) * 10_240
+    assert needs.slot_bytes == 48 * (state + window)
+    matrices = 64 * 3 * 5120 * 17_408 + 48 * 5120 * (16_384 + 6144) + 16 * 5120 * (14_336 + 6144)
+    head, embedding = 248_320 * 5120, 2 * 248_320 * 5120
+    # and a little: one scale for 128 by 128 values, gates, norms
+    assert 1.0 < needs.weights_bytes / (matrices + head + embedding) < 1.003
+
+
+def test_the_plan_is_what_is_allocated() -> None:
+    made = loaded(default_model())
+    assert made.plan.kv_tokens == made.sizes.kv_tokens == 31 * 64
+    assert made.plan.needs == needs_of(read_config(default_model()), SETTINGS.sizes(Device.CUDA))
+    assert made.plan.kv_bytes == made.cache.kv_bytes
+    assert made.plan.state_bytes == made.cache.state_bytes
+    assert made.plan.total_bytes <= 10**10
+
+
+def test_pages_get_what_is_left() -> None:
+    free = 4 * 10**9
+    made = loaded(default_model(), EngineSettings(slots=2, pass_tokens=40), free_bytes=free)
+    assert made.cache.kv_bytes == made.plan.kv_bytes
+    assert 0 <= free - made.plan.total_bytes < made.plan.needs.page_bytes
+
+
+def test_too_little_memory_is_refused_before_the_files_are_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a GPU has 1\.0 GB of memory free but \d\.\d GB are needed"):
+        loaded(tmp_path, free_bytes=10**9)
+    with pytest.raises(CheckpointError):
+        loaded(tmp_path)
+
+
+def test_the_phases_are_timed_one_after_another() -> None:
+    watch = Stopwatch()
+    config = read_config(default_model())
+    sizes = SETTINGS.sizes(Device.CUDA)
+    LoadedGpu(default_model(), config, sizes, watch, device=CPU, name="a GPU", free_bytes=10**10)
+    assert list(watch.laps) == ["plan_s", "weights_s", "cache_s"]
+    assert all(seconds >= 0.0 for seconds in watch.laps.values())
+
+
+def test_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
+    with caplog.at_level(logging.INFO):
+        made = loaded(default_model())
+    runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
+    job = Job(prompt_tokens=[5, 6, 7], max_tokens=4, sampling=GREEDY)
+    (answer,) = engine_around(runner, config, tokenizer, made.sizes).run(job)
+    assert 1 <= len(answer.tokens) <= 4
