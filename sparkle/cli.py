@@ -22,6 +22,7 @@ from sparkle.producers.commands.status import status
 from sparkle.producers.commands.topology import topology
 from sparkle.producers.commands.up import up
 from sparkle.workers.command import worker
+from sparkle.workers.kernels_command import kernels
 
 DISTRIBUTION = "sparkle-inference"
 
@@ -77,6 +78,7 @@ app.command("status")(status)
 app.add_typer(topology, name="topology")
 app.command("worker")(worker)
 app.add_typer(checkpoint, name="checkpoint")
+app.add_typer(kernels, name="kernels")
 
 
 def _show_version(wanted: bool) -> None:

@@ -46,6 +46,7 @@ def invoke(*arguments: str, stdin: str | None = None, env: dict[str, str] | None
         ("demo", "sparkle demo"),
         ("up", "sparkle up --port 0"),
         ("checkpoint random", "sparkle checkpoint random --shape 27b"),
+        ("kernels build", "sparkle kernels build --model"),
     ],
 )
 def test_each_help_has_an_example_and_exit_codes(command: str, example: str) -> None:
@@ -57,7 +58,7 @@ def test_each_help_has_an_example_and_exit_codes(command: str, example: str) -> 
 
 def test_the_help_lists_every_command() -> None:
     output = invoke("--help").output
-    for name in ("ask", "batch", "checkpoint", "demo", "status", "topology", "up"):
+    for name in ("ask", "batch", "checkpoint", "demo", "kernels", "status", "topology", "up"):
         assert f" {name} " in output
 
 

@@ -1,0 +1,68 @@
+"""`python -m sparkle.engine.kernel_build --model DIR`: compiles every kernel that the engine launches.
+
+By launching them: the engine is put together as for serving, and reads prompts of all kinds. Knows no queue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+
+from sparkle.engine.arguments import engine_parser, settings_of
+from sparkle.engine.assemble import Assembly, assemble
+from sparkle.engine.logs import log_to_stderr
+from sparkle.engine.settings import UNUSABLE_CODE, Device, EngineSettings
+from sparkle.errors import CheckpointError, ConfigError
+from sparkle.kernels import ops
+from sparkle.schemas.job import Job, Sampling
+
+PROMPT_TOKENS = (1, 20, 40, 80, 300)
+"""Lengths that the products' kernels are compiled for apart, and longer ones."""
+SAMPLINGS = (Sampling(temperature=0.0, logprobs=2), Sampling(seed=1, repetition_penalty=1.1))
+
+
+def main() -> None:
+    """Build and say how many and how long. A bad model or setting is one sentence and exit code 2."""
+    arguments = engine_parser("sparkle.engine.kernel_build", __doc__).parse_args()
+    try:
+        settings = dataclasses.replace(settings_of(arguments), device=Device.CUDA)
+        log_to_stderr()
+        started_s = time.monotonic()
+        count = ops.CompileCount()
+        build(assemble(arguments.model, settings))
+    except (CheckpointError, ConfigError) as error:
+        sys.stderr.write(f"sparkle kernels build: {error}\n")
+        sys.exit(UNUSABLE_CODE)
+    sys.stdout.write(f"{summary(count, settings, time.monotonic() - started_s)}\n")
+
+
+def build(assembly: Assembly) -> None:
+    """Answer prompts until every kernel was launched; the graphs have launched theirs already."""
+    for job in _jobs(assembly):
+        assembly.engine.submit(job, job.prompt_tokens or [])
+        while assembly.engine.has_work:
+            assembly.engine.step()
+
+
+def summary(count: ops.CompileCount, settings: EngineSettings, took_s: float) -> str:
+    """One line for people."""
+    place = "Triton's own cache" if settings.kernel_cache is None else settings.kernel_cache
+    return (
+        f"{count.needed} kernels in {place}: {count.compiled} compiled, {count.found} had been there; "
+        f"{took_s:.1f} s in all"
+    )
+
+
+def _jobs(assembly: Assembly) -> Iterator[Job]:
+    """Prompts of each length, and one that is read in two chunks, where the context allows them."""
+    for length in (*PROMPT_TOKENS, assembly.sizes.pass_tokens + PROMPT_TOKENS[-1]):
+        if length + 2 > assembly.context_tokens:
+            break
+        for sampling in SAMPLINGS:
+            yield Job(prompt_tokens=[1] * length, max_tokens=2, sampling=sampling)
+
+
+if __name__ == "__main__":
+    main()
