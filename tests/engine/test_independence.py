@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from sparkle.engine.settings import EngineSettings
@@ -12,7 +10,6 @@ from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, Bundle, bundle
 from tests.engine.small_model import small_decoder
 
-SETTINGS = EngineSettings(slots=8, pass_tokens=64, page_tokens=8, kv_tokens=2048, threads=1)
 SAMPLINGS = {
     "greedy": GREEDY,
     "default": Sampling(seed=5),
@@ -37,8 +34,11 @@ OTHERS = [
 ]
 
 
-def engine(tokenizer: Tokenizer, **changes: int) -> Bundle:
-    return bundle(small_decoder(tokenizer), tokenizer, dataclasses.replace(SETTINGS, **changes))
+def engine(tokenizer: Tokenizer, *, slots: int = 8, pass_tokens: int = 64, page_tokens: int = 8) -> Bundle:
+    settings = EngineSettings(
+        slots=slots, pass_tokens=pass_tokens, page_tokens=page_tokens, kv_tokens=2048, threads=1
+    )
+    return bundle(small_decoder(tokenizer), tokenizer, settings)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
