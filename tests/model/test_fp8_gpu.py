@@ -46,7 +46,6 @@ def small(tiny: Tiny) -> ModelConfig:
     """Heads as in the published model, four kv heads, four layers."""
     return dataclasses.replace(
         tiny.config,
-        vocab_size=4096,
         hidden_size=1024,
         intermediate_size=2048,
         layer_types=tiny.config.layer_types[:4],
