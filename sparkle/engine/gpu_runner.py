@@ -13,21 +13,18 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket, buckets_for, smallest
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.graphs import Verifier, VerifyPass, capture
 from sparkle.engine.plan import PassPlan, PassResult, Span
-from sparkle.engine.rows import rows_of
+from sparkle.engine.prompt_pass import PromptPass, Reader
+from sparkle.engine.rows import Rows, rows_of
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.transfer import pack, to_device
+from sparkle.engine.verify_pass import Verifier, VerifyPass
 from sparkle.model.fp8_batch import PromptBatch
 from sparkle.model.fp8_cache import Fp8Cache
 
 
-class Fp8Model(Verifier, Protocol):
-    """What the runner needs of an FP8 decoder, besides `verify`."""
-
-    def read(self, batch: PromptBatch, cache: Fp8Cache) -> Tensor:
-        """Logits float32 [R, vocab] of the wanted rows; the windows of its slots must be empty."""
-        ...
+class Fp8Model(Verifier, Reader, Protocol):
+    """What the runner needs of an FP8 decoder, besides `verify` and `read`."""
 
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
         """Empty the windows of these slots, int64 [S], into their states: of each the accepted tokens."""
@@ -50,8 +47,9 @@ class GpuRunner:
         num_slots: int,
         max_pages: int,
         widths: Sequence[int] = (1,),
+        prompt_rows: Sequence[int] = (),
     ) -> None:
-        """Captures a graph for each bucket of `widths`, which begin with 1.
+        """Captures a graph for each bucket of `widths`, which begin with 1, and for chunks of `prompt_rows`.
 
         `max_pages`: the most pages that one request holds. Spans wider than the widest of `widths` are read
         as prompts are.
@@ -67,10 +65,12 @@ class GpuRunner:
         self._kept = [0] * num_slots
         self._buckets = buckets_for(num_slots, widths)
         pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        self._passes: dict[Bucket, VerifyPass] = {
-            bucket: capture(model, cache, bucket.sequences, bucket.width, max_pages, pool=pool)
-            for bucket in self._buckets
+        self._passes = {
+            bucket: VerifyPass(model, cache, bucket, max_pages, pool=pool) for bucket in self._buckets
         }
+        self._prompt_passes = [
+            PromptPass(model, cache, rows, max_pages, pool=pool) for rows in sorted(prompt_rows)
+        ]
 
     def keep(self, slot: int, tokens: int) -> None:
         """Of the slot's last span only the first `tokens` stay; due before its next span, which follows."""
@@ -132,20 +132,23 @@ class GpuRunner:
         """Logits of the spans' last rows, where they draw."""
         self._fold([span.slot for span in spans if self._kept[span.slot]])
         rows = rows_of(spans, page_tokens=self._cache.page_tokens)
+        wanted = _wanted_rows(spans, rows.span_starts)
+        chosen = next((one for one in self._prompt_passes if one.has_room(spans)), None)
+        if chosen is None:
+            lengths = tuple(len(span.tokens) for span in spans)
+            return self._model.read(self._prompt_batch(rows, lengths, wanted), self._cache)
+        chosen.fill(rows, wanted, self._page_tables)
+        chosen.replay()
+        return chosen.logits[: len(wanted)]
+
+    def _prompt_batch(self, rows: Rows, lengths: tuple[int, ...], wanted: list[int]) -> PromptBatch:
         token_ids, positions, cells, span_starts, slots, logit_rows = pack(
-            (
-                rows.token_ids,
-                rows.positions * 3,
-                rows.cells,
-                rows.span_starts,
-                rows.slots,
-                _wanted_rows(spans, rows.span_starts),
-            ),
+            (rows.token_ids, rows.positions * 3, rows.cells, rows.span_starts, rows.slots, wanted),
             self.device,
         )
         # no wider than the longest sequence of this pass
         width = -(-(max(rows.positions) + 1) // self._cache.page_tokens)
-        batch = PromptBatch(
+        return PromptBatch(
             token_ids=token_ids,
             positions=positions.view(3, -1),
             cells=cells,
@@ -154,9 +157,8 @@ class GpuRunner:
             page_tables=self._page_tables[:, :width].index_select(0, slots),
             logit_rows=logit_rows,
             contexts=tuple(rows.contexts),
-            lengths=tuple(len(span.tokens) for span in spans),
+            lengths=lengths,
         )
-        return self._model.read(batch, self._cache)
 
     def _fold(self, slots: Sequence[int]) -> None:
         if slots:

@@ -22,6 +22,8 @@ from sparkle.model.fp8_weights import empty_weights, tensor_bytes
 
 WIDTHS = (1,)
 """Rows of one answer in a pass. Wider ones come with drafts."""
+PROMPT_ROWS = (128, 256, 512, 1024)
+"""Chunks of prompts that are read by a graph: up to the longest, launches would take longer than the GPU."""
 _NOWHERE = torch.device("meta")
 
 
@@ -76,6 +78,7 @@ class LoadedGpu:
             num_slots=self.sizes.slots,
             max_pages=max_pages,
             widths=WIDTHS,
+            prompt_rows=PROMPT_ROWS,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from sparkle.engine.plan import Span
 
@@ -41,3 +41,30 @@ def rows_of(spans: Sequence[Span], *, page_tokens: int) -> Rows:
         slots=[span.slot for span in spans],
         contexts=[span.start for span in spans],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPieces:
+    """The rows of some spans in short runs, none across two spans."""
+
+    starts: list[int]
+    """One more than there are runs, from 0."""
+
+    contexts: list[int]
+    """Of each run: tokens of its sequence before it."""
+
+    slots: list[int]
+    """Of each run: its sequence's slot."""
+
+
+def pieces_of(rows: Rows, *, width: int) -> RowPieces:
+    """`rows` in runs of at most `width`."""
+    starts, contexts, slots = [0], list[int](), list[int]()
+    for (start, stop), context, slot in zip(
+        pairwise(rows.span_starts), rows.contexts, rows.slots, strict=True
+    ):
+        for first in range(start, stop, width):
+            starts.append(min(first + width, stop))
+            contexts.append(context + first - start)
+            slots.append(slot)
+    return RowPieces(starts=starts, contexts=contexts, slots=slots)

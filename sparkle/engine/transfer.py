@@ -50,5 +50,10 @@ def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     return made.parts
 
 
+def padded(values: Sequence[int], length: int, filler: int) -> list[int]:
+    """`values`, and `filler` up to `length`."""
+    return [*values, *[filler] * (length - len(values))]
+
+
 def _host(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparkle.model.config import ModelConfig
-from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_batch import Pieces, PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 
 BLANK = -1
@@ -70,7 +70,9 @@ class HistoryModel:
         self.verified: list[tuple[int, int, int]] = []
         """Of each verify pass: places, width, and places in use."""
         self.chunks: list[tuple[int, ...]] = []
-        """Of each read: the lengths of its spans."""
+        """Of each read of whole chunks: the lengths of its spans."""
+        self.in_pieces: list[tuple[int, ...]] = []
+        """Of each read in pieces: the same."""
         self.folds = 0
 
     def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> Tensor:
@@ -93,21 +95,57 @@ class HistoryModel:
             cache.read[slot] = cache.read[slot] + cache.windows[slot][:accepted]
             rows = range(starts[place], starts[place + 1])
             cache.windows[slot] = [int(batch.token_ids[row]) for row in rows]
-            self._step(cache, batch, rows, cache.read[slot], int(batch.contexts[place]), place, logits)
+            context, table = int(batch.contexts[place]), batch.page_tables[place]
+            self._step(cache, batch, rows, cache.read[slot], context, table, logits)
         return logits
 
     def read(self, batch: PromptBatch, cache: Fp8Cache) -> Tensor:
         assert isinstance(cache, TokenCache)
         starts = _ints(batch.span_starts)
-        self.chunks.append(batch.lengths)
+        lengths = tuple(stop - start for start, stop in pairwise(starts))
+        if batch.pieces is None:
+            assert lengths == batch.lengths
+            self.chunks.append(lengths)
+        else:
+            self.in_pieces.append(tuple(length for length in lengths if length))
         logits = torch.full((len(batch.token_ids), self._vocab_size), float("nan"))
         for place, slot in enumerate(_ints(batch.slots)):
-            assert not cache.windows[slot], "the window was not folded in"
             rows = range(starts[place], starts[place + 1])
-            assert len(rows) == batch.lengths[place]
-            self._step(cache, batch, rows, cache.read[slot], batch.contexts[place], place, logits)
+            if batch.pieces is not None and not rows:
+                assert slot == -1
+                continue
+            assert not cache.windows[slot], "the window was not folded in"
+            before = cache.read[slot]
+            if batch.pieces is None:
+                self._step(
+                    cache, batch, rows, before, batch.contexts[place], batch.page_tables[place], logits
+                )
+            else:
+                self._step_in_pieces(cache, batch, batch.pieces, rows, before, logits)
             cache.read[slot] = cache.read[slot] + [int(batch.token_ids[row]) for row in rows]
         return logits[batch.logit_rows]
+
+    def _step_in_pieces(
+        self,
+        cache: TokenCache,
+        batch: PromptBatch,
+        pieces: Pieces,
+        rows: range,
+        before: list[int],
+        logits: Tensor,
+    ) -> None:
+        """The span's rows, which whole pieces must make up."""
+        done: list[int] = []
+        for piece, (start, stop) in enumerate(pairwise(_ints(pieces.starts))):
+            if not rows.start <= start < stop <= rows.stop:
+                assert stop <= rows.start or start >= rows.stop, "a piece goes across two spans"
+                continue
+            assert stop - start <= pieces.width
+            read = [*before, *(int(batch.token_ids[row]) for row in done)]
+            context, table = int(pieces.contexts[piece]), pieces.page_tables[piece]
+            self._step(cache, batch, range(start, stop), read, context, table, logits)
+            done += range(start, stop)
+        assert done == list(rows), "rows are in no piece"
 
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
         assert isinstance(cache, TokenCache)
@@ -124,11 +162,11 @@ class HistoryModel:
         rows: range,
         before: list[int],
         context: int,
-        place: int,
+        page_table: Tensor,
         logits: Tensor,
     ) -> None:
         assert context == len(before), "the context is not what was read and kept"
-        table = _ints(batch.page_tables[place])
+        table = _ints(page_table)
         for count, row in enumerate(rows):
             position = context + count
             assert _ints(batch.positions[:, row]) == [position] * 3

@@ -37,7 +37,7 @@ def sizes(*, slots: int = 4, pass_tokens: int = 40, page_tokens: int = 8, kv_tok
 class Rig:
     """A runner around the history model."""
 
-    def __init__(self, of: Sizes, widths: Sequence[int]) -> None:
+    def __init__(self, of: Sizes, widths: Sequence[int], prompt_rows: Sequence[int] = ()) -> None:
         self.model = HistoryModel(VOCAB)
         self.cache = TokenCache(
             config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.slots
@@ -49,13 +49,17 @@ class Rig:
             num_slots=of.slots,
             max_pages=max_pages(config(), of),
             widths=widths,
+            prompt_rows=prompt_rows,
         )
 
 
 def rig_and_engine(
-    tokenizer: Tokenizer, of: Sizes, widths: Sequence[int] = (1, 4, 8, 16)
+    tokenizer: Tokenizer,
+    of: Sizes,
+    widths: Sequence[int] = (1, 4, 8, 16),
+    prompt_rows: Sequence[int] = (),
 ) -> tuple[Rig, Bundle]:
-    rig = Rig(of, widths)
+    rig = Rig(of, widths, prompt_rows)
     return rig, engine_around(rig.runner, config(), tokenizer, of)
 
 
@@ -89,8 +93,11 @@ def expected(job: Job) -> list[int]:
     ],
     ids=["usual", "one token a chunk", "odd", "pages of one", "wide", "few pages"],
 )
-def test_every_answer_is_its_own(tokenizer: Tokenizer, of: Sizes, widths: Sequence[int]) -> None:
-    rig, built = rig_and_engine(tokenizer, of, widths)
+@pytest.mark.parametrize("prompt_rows", [(), (24, 64)], ids=["whole", "pieces"])
+def test_every_answer_is_its_own(
+    tokenizer: Tokenizer, of: Sizes, widths: Sequence[int], prompt_rows: Sequence[int]
+) -> None:
+    rig, built = rig_and_engine(tokenizer, of, widths, prompt_rows)
     asked = jobs(24)
     for job, answer in zip(asked, built.run(*asked), strict=True):
         assert answer.tokens == expected(job)
@@ -130,6 +137,23 @@ def test_chunks_that_fit_a_graph_take_it_and_longer_ones_are_folded_into_first(t
     assert rig.model.chunks == [(11,)] * 4 + [(6,)]
     assert {used for _, _, used in rig.model.verified} == {1}
     assert rig.model.folds == 0
+
+
+def test_short_chunks_take_the_smallest_graph_with_room_and_others_none() -> None:
+    rig = Rig(sizes(slots=6, pass_tokens=200, kv_tokens=6 * 64), (1,), (40, 32))
+    spans = [span(f"r{slot}", slot, 0, [slot] * length) for slot, length in enumerate((17, 9, 33, 2, 3))]
+    assert drawn(rig, *spans[:2]) == {one.request: follows(*one.tokens) for one in spans[:2]}
+    assert rig.model.in_pieces == [(9, 17)]
+    # 38 rows: the larger one
+    assert drawn(rig, *spans[2:]) == {one.request: follows(*one.tokens) for one in spans[2:]}
+    assert rig.model.in_pieces[1:] == [(2, 3, 33)]
+    assert rig.model.chunks == []
+    # more prompts than a graph holds, then more rows
+    fresh = [span(f"n{slot}", slot, 0, [7, slot]) for slot in (1, 2, 3, 4, 5)]
+    assert drawn(rig, *fresh) == {one.request: follows(*one.tokens) for one in fresh}
+    assert drawn(rig, span("r0", 0, 17, [8] * 45)) == {"r0": follows(*[0] * 17, *[8] * 45)}
+    assert rig.model.chunks == [(2,) * 5, (45,)]
+    assert len(rig.model.in_pieces) == 2
 
 
 def span(

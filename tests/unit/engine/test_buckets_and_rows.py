@@ -6,7 +6,7 @@ import pytest
 
 from sparkle.engine.buckets import MAX_ROWS, Bucket, buckets_for, smallest
 from sparkle.engine.plan import Span
-from sparkle.engine.rows import rows_of
+from sparkle.engine.rows import pieces_of, rows_of
 
 
 def test_buckets_of_one_width_are_powers_of_two_and_all_slots() -> None:
@@ -62,3 +62,11 @@ def test_rows_of_two_spans() -> None:
 def test_a_span_beyond_its_pages_is_a_fault() -> None:
     with pytest.raises(IndexError):
         rows_of([span(0, 3, (1, 2), (5,))], page_tokens=4)
+
+
+def test_pieces_are_as_wide_as_they_may_be_and_end_with_their_span() -> None:
+    rows = rows_of([span(3, 2, tuple(range(5)), (5, 6)), span(1, 7, (20,), (9, 2))], page_tokens=4)
+    pieces = pieces_of(rows, width=2)
+    assert pieces.starts == [0, 2, 4, 5, 6]
+    assert pieces.contexts == [2, 4, 6, 7]
+    assert pieces.slots == [3, 3, 3, 1]
