@@ -24,8 +24,7 @@ BUFFER_BYTES = 16 << 20
 """Large enough that a copy runs at the bus's speed, small enough that little of a file waits for its read."""
 
 READERS = 12
-"""Copying out of the page cache is what takes the time: eight threads of an H200's host are slower, more are not
-faster."""
+"""Copying out of the page cache takes most of the time: with eight it takes longer, with more no less."""
 
 BUFFERS = 2
 """Of each reader: one is filled while the other is copied."""
@@ -44,7 +43,7 @@ def copy_all(parts: Sequence[Part], device: torch.device) -> int:
         torch.cuda.synchronize(device)
     with ExitStack() as stack:
         files = {file: stack.enter_context(_open(file)) for file in {read.file for read in reads}}
-        work = _Work(reads, files, device)
+        work = Work(reads, files, device)
         pool = stack.enter_context(ThreadPoolExecutor(READERS, "weights"))
         ends = [pool.submit(work.run) for _ in range(min(READERS, len(reads)))]
         for end in ends:
@@ -54,7 +53,7 @@ def copy_all(parts: Sequence[Part], device: torch.device) -> int:
     return sum(read.size_bytes for read in reads)
 
 
-class _Work:
+class Work:
     """The reads that are left, for several threads."""
 
     def __init__(self, reads: Sequence[Read], files: Mapping[Path, FileIO], device: torch.device) -> None:

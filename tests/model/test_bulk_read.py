@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sparkle.errors import CheckpointError
 from sparkle.model import bulk_read
-from sparkle.model.bulk_read import copy_all
-from sparkle.model.copy_plan import Part, gather, spans
+from sparkle.model.bulk_read import Work, copy_all
+from sparkle.model.copy_plan import Part, Read, gather, spans
 from tests.model.driver import CPU
 
 
@@ -117,19 +117,27 @@ def test_nothing_to_read() -> None:
     assert copy_all([], CPU) == 0
 
 
-def test_a_file_that_became_shorter_ends_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_read, "BUFFER_BYTES", 1)
-    monkeypatch.setattr(bulk_read, "READERS", 1)
+def test_a_file_that_became_shorter_leaves_no_thread_anything_to_do(tmp_path: Path) -> None:
     file = tmp_path / "shard"
     file.write_bytes(bytes(10))
     seen: list[int] = []
     parts = [
         Part(file=file, start=start, size_bytes=1, put=lambda raw: seen.append(len(raw)))
-        for start in range(8, 20)
+        for start in (8, 9, 10, 1, 2)
     ]
-    with pytest.raises(CheckpointError, match="shard became shorter while it was read"):
-        copy_all(parts, CPU)
-    assert seen == [1, 1], "reading went on after it had failed"
+    with file.open("rb", buffering=0) as opened:
+        work = Work([Read([part]) for part in parts], {file: opened}, CPU)
+        with pytest.raises(CheckpointError, match=r"^shard became shorter while it was read"):
+            work.run()
+        work.run()
+    assert seen == [1, 1]
+
+
+def test_a_failure_in_a_thread_is_told_to_the_caller(tmp_path: Path) -> None:
+    file = tmp_path / "shard"
+    file.write_bytes(bytes(10))
+    with pytest.raises(CheckpointError, match=r"^shard became shorter while it was read"):
+        copy_all([part(str(file), 10, 1)], CPU)
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
