@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 
 from sparkle.errors import ConfigError
+from sparkle.model.shapes import bundled_checkpoint
 
 MAX_DEFAULT_THREADS = 4
 MAX_GPU_SLOTS = 128
@@ -152,7 +152,7 @@ def _usable_cores() -> int:
 
 def default_model() -> Path:
     """The model directory that comes with this package: sparkle-tiny."""
-    return Path(str(resources.files("sparkle") / "checkpoints" / "sparkle-tiny"))
+    return bundled_checkpoint()
 
 
 def require_checkpoint(model: Path) -> None:
