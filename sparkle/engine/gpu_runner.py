@@ -65,11 +65,14 @@ class GpuRunner:
         self._kept = [0] * num_slots
         self._buckets = buckets_for(num_slots, widths)
         pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        # the largest first: the smaller ones fit into its memory, and need no run in front
         self._passes = {
-            bucket: VerifyPass(model, cache, bucket, max_pages, pool=pool) for bucket in self._buckets
+            bucket: VerifyPass(model, cache, bucket, max_pages, pool=pool, warm=place > 0)
+            for place, bucket in enumerate(self._buckets)
         }
         self._prompt_passes = [
-            PromptPass(model, cache, rows, max_pages, pool=pool) for rows in sorted(prompt_rows)
+            PromptPass(model, cache, rows, max_pages, pool=pool, warm=place > 0)
+            for place, rows in enumerate(sorted(prompt_rows, reverse=True))
         ]
 
     def keep(self, slot: int, tokens: int) -> None:
@@ -133,7 +136,8 @@ class GpuRunner:
         self._fold([span.slot for span in spans if self._kept[span.slot]])
         rows = rows_of(spans, page_tokens=self._cache.page_tokens)
         wanted = _wanted_rows(spans, rows.span_starts)
-        chosen = next((one for one in self._prompt_passes if one.has_room(spans)), None)
+        # the smallest with room
+        chosen = next((one for one in reversed(self._prompt_passes) if one.has_room(spans)), None)
         if chosen is None:
             lengths = tuple(len(span.tokens) for span in spans)
             return self._model.read(self._prompt_batch(rows, lengths, wanted), self._cache)

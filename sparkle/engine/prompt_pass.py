@@ -35,9 +35,16 @@ class PromptPass:
     """`fill`, `replay`, read `logits`: of the last replay alone."""
 
     def __init__(
-        self, decoder: Reader, cache: Fp8Cache, rows: int, max_pages: int, *, pool: Any = None
+        self,
+        decoder: Reader,
+        cache: Fp8Cache,
+        rows: int,
+        max_pages: int,
+        *,
+        pool: Any = None,
+        warm: bool = False,
     ) -> None:
-        """Room for `rows` rows, none is used yet; `pool` as `Recorded` takes it."""
+        """Room for `rows` rows, none is used yet; `pool` and `warm` as `Recorded` takes them."""
         self._rows = rows
         self._pieces = rows // WIDTH + SPANS
         device = cache.keys.device
@@ -62,7 +69,7 @@ class PromptPass:
         )
         empty = Rows(token_ids=[], positions=[], cells=[], span_starts=[0], slots=[], contexts=[])
         self.fill(empty, [], self._tables)
-        self._recorded = Recorded(lambda: decoder.read(batch, cache), device, pool=pool)
+        self._recorded = Recorded(lambda: decoder.read(batch, cache), device, pool=pool, warm=warm)
 
     def has_room(self, spans: Sequence[Span]) -> bool:
         """Whether these chunks fit, and are better read in pieces."""

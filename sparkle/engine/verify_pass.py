@@ -28,9 +28,16 @@ class VerifyPass:
     """`fill` or write the tensors of `batch`, `replay`, read `logits`: of the last replay alone."""
 
     def __init__(
-        self, decoder: Verifier, cache: Fp8Cache, bucket: Bucket, max_pages: int, *, pool: Any = None
+        self,
+        decoder: Verifier,
+        cache: Fp8Cache,
+        bucket: Bucket,
+        max_pages: int,
+        *,
+        pool: Any = None,
+        warm: bool = False,
     ) -> None:
-        """No place is used yet; `pool` as `Recorded` takes it."""
+        """No place is used yet; `pool` and `warm` as `Recorded` takes them."""
         self.bucket = bucket
         device = cache.keys.device
         rows, sequences = bucket.rows, bucket.sequences
@@ -50,7 +57,7 @@ class VerifyPass:
         self.fill(
             Rows(token_ids=[], positions=[], cells=[], span_starts=[0], slots=[], contexts=[]), accepted=[]
         )
-        self._recorded = Recorded(lambda: decoder.verify(self.batch, cache), device, pool=pool)
+        self._recorded = Recorded(lambda: decoder.verify(self.batch, cache), device, pool=pool, warm=warm)
 
     @property
     def logits(self) -> Tensor:
