@@ -1,9 +1,9 @@
 """The largest logits of each row in a total order. Knows no sampling.
 
-Two kernels. The first takes the largest of each group of 64 ids, one pass over memory. Among the `count`
-groups whose largest are the largest, of equal ones the first, lie all `count` results: for any other logit
-each of those groups holds one that comes before it. So the second kernel finds these groups, and then the
-results among their logits. Both times it sorts keys that hold a value and its place.
+Ids stand in groups of 64. Among the `count` groups with the largest maxima, of equal ones the first, lie all
+`count` results: for any other logit each of those groups holds one that comes before it. So nothing of the
+vocabulary's size is sorted, and each of three kernels sorts at most 512 keys that hold a value and its place:
+the groups of each part of a row, then the ids of these groups, shared among programs, then what those found.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.launch_order import start_next_then_wait
 
 GROUP_IDS = 64
-GROUPS_PER_PROGRAM = 64
-MAX_GROUPS, MAX_COUNT = 4096, 64
-WARPS = 8
+PART_GROUPS = 512
+MAX_PARTS = 8
+MAX_COUNT = 64
+GROUP_WARPS, MERGE_WARPS = 16, 8
 
 
 def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +35,7 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         raise ValueError(f"count is {count} but must be 1 to the {logits.shape[1]} columns of logits")
     if logits.stride(1) != 1:
         raise ValueError(f"logits has strides {list(logits.stride())} but a row must be dense: [any, 1]")
-    if logits.is_cuda and count <= MAX_COUNT and logits.shape[1] <= MAX_GROUPS * GROUP_IDS:
+    if logits.is_cuda and count <= MAX_COUNT and logits.shape[1] <= MAX_PARTS * PART_GROUPS * GROUP_IDS:
         return largest_triton(logits, count, pdl=True)
     return largest_reference(logits, count)
 
@@ -54,38 +55,52 @@ def largest_reference(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def largest_triton(logits: Tensor, count: int, *, pdl: bool) -> tuple[Tensor, Tensor]:
     """Launches the kernels of largest; `pdl`: as programmatic dependent launches."""
     rows, vocabulary = logits.shape
-    groups = -(-vocabulary // GROUP_IDS)
-    best = torch.empty(rows, groups, dtype=torch.float32, device=logits.device)
+    parts = -(-vocabulary // (PART_GROUPS * GROUP_IDS))
+    kept = max(2, 1 << (count - 1).bit_length())  # of one, tl.topk makes no block
+    shares = min(kept, MAX_PARTS)
+    group_keys = torch.empty(rows, parts, kept, dtype=torch.int64, device=logits.device)
+    id_keys = torch.empty(rows, shares, kept, dtype=torch.int64, device=logits.device)
     values = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
     ids = torch.empty(rows, count, dtype=torch.int64, device=logits.device)
     if rows:
-        largest_of_groups_kernel[-(-groups // GROUPS_PER_PROGRAM), rows](
+        largest_groups_kernel[parts, rows](
             logits,
-            best,
+            group_keys,
             vocabulary,
-            groups,
             logits.stride(0),
-            GROUPS=GROUPS_PER_PROGRAM,
-            IDS=GROUP_IDS,
-            PDL=pdl,
-            num_warps=4,
-            launch_pdl=pdl,
-        )
-        kept = max(2, 1 << (count - 1).bit_length())  # of one, tl.topk makes no block
-        largest_of_rows_kernel[(rows,)](
-            logits,
-            best,
-            values,
-            ids,
-            vocabulary,
-            groups,
-            logits.stride(0),
-            count,
-            GROUPS=max(kept, 1 << (groups - 1).bit_length()),
+            GROUPS=PART_GROUPS,
             IDS=GROUP_IDS,
             KEPT=kept,
             PDL=pdl,
-            num_warps=WARPS,
+            num_warps=GROUP_WARPS,
+            launch_pdl=pdl,
+        )
+        largest_ids_kernel[shares, rows](
+            logits,
+            group_keys,
+            id_keys,
+            vocabulary,
+            logits.stride(0),
+            parts,
+            PARTS=1 << (parts - 1).bit_length(),
+            SHARES=shares,
+            IDS=GROUP_IDS,
+            KEPT=kept,
+            PDL=pdl,
+            num_warps=MERGE_WARPS,
+            launch_pdl=pdl,
+        )
+        largest_of_shares_kernel[(rows,)](
+            logits,
+            id_keys,
+            values,
+            ids,
+            logits.stride(0),
+            count,
+            SHARES=shares,
+            KEPT=kept,
+            PDL=pdl,
+            num_warps=MERGE_WARPS,
             launch_pdl=pdl,
         )
     return values, ids
@@ -106,60 +121,85 @@ def place_of_key(b_key: Block) -> Block:
     return 0x7FFFFFFF - (b_key & 0x7FFFFFFF).to(tl.int32)
 
 
-@jit("groups")
-def largest_of_groups_kernel(
+@jit()
+def largest_groups_kernel(
     p_logits: Pointer,  # float32 [rows, vocabulary], rows of stride stride_logits
-    p_best: Pointer,  # float32 [rows, groups]
+    p_group_keys: Pointer,  # int64 [rows, parts, KEPT]
     vocabulary: int,
-    groups: int,
     stride_logits: int,
-    GROUPS: constexpr,
+    GROUPS: constexpr,  # of a part
     IDS: constexpr,
+    KEPT: constexpr,
     PDL: constexpr,
 ) -> None:
-    i_row = tl.program_id(1).to(tl.int64)
-    o_group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    i_part, i_row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    o_group = i_part * GROUPS + tl.arange(0, GROUPS)
     o_id = o_group[:, None] * IDS + tl.arange(0, IDS)[None, :]
     if PDL:
         start_next_then_wait()
     p_l = p_logits + i_row * stride_logits + o_id
-    b_logits = tl.load(p_l, mask=o_id < vocabulary, other=float("-inf"))
-    tl.store(p_best + i_row * groups + o_group, tl.max(b_logits, axis=1), mask=o_group < groups)
+    b_best = tl.max(tl.load(p_l, mask=o_id < vocabulary, other=float("-inf")), axis=1)
+    b_keys = tl.where(o_group * IDS < vocabulary, rising_key(b_best, o_group), -0x8000000000000000)
+    p_k = p_group_keys + (i_row * tl.num_programs(0) + i_part) * KEPT
+    tl.store(p_k + tl.arange(0, KEPT), tl.topk(b_keys, KEPT))
 
 
-@jit("groups", "count")
-def largest_of_rows_kernel(
+@jit("parts")
+def largest_ids_kernel(
     p_logits: Pointer,  # float32 [rows, vocabulary], rows of stride stride_logits
-    p_best: Pointer,  # float32 [rows, groups]
+    p_group_keys: Pointer,  # int64 [rows, parts, KEPT]
+    p_id_keys: Pointer,  # int64 [rows, SHARES, KEPT]
+    vocabulary: int,
+    stride_logits: int,
+    parts: int,
+    PARTS: constexpr,  # parts, up to a power of two
+    SHARES: constexpr,
+    IDS: constexpr,
+    KEPT: constexpr,
+    PDL: constexpr,
+) -> None:
+    i_share, i_row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    lowest = -0x8000000000000000
+    o_key = tl.arange(0, PARTS * KEPT)
+    if PDL:
+        start_next_then_wait()
+    p_k = p_group_keys + i_row * parts * KEPT + o_key
+    b_keys = tl.load(p_k, mask=o_key < parts * KEPT, other=lowest)
+    if PARTS > 1:
+        b_keys = tl.topk(b_keys, KEPT)
+    # every program of the row finds all groups and takes its share of them
+    b_shares = tl.reshape(b_keys, (SHARES, KEPT // SHARES))
+    b_is_mine = tl.arange(0, SHARES)[:, None] == i_share
+    b_keys = tl.sum(tl.where(b_is_mine, b_shares, 0), axis=0)
+    # where groups are fewer than KEPT, a place without one reads nothing
+    b_first = tl.where(b_keys == lowest, vocabulary, place_of_key(b_keys) * IDS)
+    o_id = b_first[:, None] + tl.arange(0, IDS)[None, :]
+    p_l = p_logits + i_row * stride_logits + o_id
+    b_logits = tl.load(p_l, mask=o_id < vocabulary, other=float("-inf"))
+    b_keys = tl.where(o_id < vocabulary, rising_key(b_logits, o_id), lowest)
+    b_keys = tl.topk(tl.reshape(b_keys, (KEPT // SHARES * IDS,)), KEPT)
+    tl.store(p_id_keys + (i_row * SHARES + i_share) * KEPT + tl.arange(0, KEPT), b_keys)
+
+
+@jit("count")
+def largest_of_shares_kernel(
+    p_logits: Pointer,  # float32 [rows, vocabulary], rows of stride stride_logits
+    p_id_keys: Pointer,  # int64 [rows, SHARES, KEPT]
     p_values: Pointer,  # float32 [rows, count]
     p_ids: Pointer,  # int64 [rows, count]
-    vocabulary: int,
-    groups: int,
     stride_logits: int,
     count: int,
-    GROUPS: constexpr,  # groups, up to a power of two
-    IDS: constexpr,
-    KEPT: constexpr,  # count, up to a power of two
+    SHARES: constexpr,
+    KEPT: constexpr,
     PDL: constexpr,
 ) -> None:
     i_row = tl.program_id(0).to(tl.int64)
-    lowest = -0x8000000000000000
-    o_group = tl.arange(0, GROUPS)
-    if PDL:
-        start_next_then_wait()
-    b_best = tl.load(p_best + i_row * groups + o_group, mask=o_group < groups, other=float("-inf"))
-    b_keys = tl.where(o_group < groups, rising_key(b_best, o_group), lowest)
-    if KEPT < GROUPS:
-        b_keys = tl.topk(b_keys, KEPT)
-    b_group = place_of_key(b_keys)
-    # where groups are fewer than KEPT, a place without one reads nothing
-    o_id = tl.where(b_keys == lowest, vocabulary, b_group * IDS)[:, None] + tl.arange(0, IDS)[None, :]
-    p_row = p_logits + i_row * stride_logits
-    b_logits = tl.load(p_row + o_id, mask=o_id < vocabulary, other=float("-inf"))
-    b_keys = tl.where(o_id < vocabulary, rising_key(b_logits, o_id), lowest)
-    b_id = place_of_key(tl.topk(tl.reshape(b_keys, (KEPT * IDS,)), KEPT))
     o_place = tl.arange(0, KEPT)
     kept = o_place < count
-    b_value = tl.load(p_row + b_id, mask=kept, other=0.0)
+    if PDL:
+        start_next_then_wait()
+    b_keys = tl.load(p_id_keys + i_row * SHARES * KEPT + tl.arange(0, SHARES * KEPT))
+    b_id = place_of_key(tl.topk(b_keys, KEPT))
+    b_value = tl.load(p_logits + i_row * stride_logits + b_id, mask=kept, other=0.0)
     tl.store(p_values + i_row * count + o_place, b_value, mask=kept)
     tl.store(p_ids + i_row * count + o_place, b_id.to(tl.int64), mask=kept)

@@ -11,7 +11,7 @@ from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.fp8_inputs import CPU
 from tests.kernels.interpreter import Interpreter
 
-SHAPES = [(1, 7, 1), (3, 200, 5), (2, 1000, 9), (4, 64, 3)]  # rows, vocabulary, count
+SHAPES = [(1, 7, 1), (3, 200, 5), (1, 33_000, 4), (4, 64, 3)]  # rows, vocabulary, count
 
 
 def logits_with_ties(rows: int, vocabulary: int, device: torch.device = CPU) -> Tensor:
@@ -77,22 +77,25 @@ def test_ids_of_a_row_that_is_not_a_number_are_ids(interpreter: Interpreter) -> 
 
 @pytest.mark.parametrize("kept", [2, 64])
 def test_kernels_compile_without_spills(kept: int) -> None:
-    pointers = {**dict.fromkeys(("p_logits", "p_best", "p_values"), "*fp32"), "p_ids": "*i64"}
-    types = {**pointers, **dict.fromkeys(("vocabulary", "groups", "stride_logits", "count"), "i32")}
-    for kernel, constants, warps in (
-        (largest.largest_of_groups_kernel, {"GROUPS": largest.GROUPS_PER_PROGRAM}, 4),
-        (largest.largest_of_rows_kernel, {"GROUPS": 4096, "KEPT": kept}, largest.WARPS),
+    keys = dict.fromkeys(("p_group_keys", "p_id_keys", "p_ids"), "*i64")
+    types = {**dict.fromkeys(("p_logits", "p_values"), "*fp32"), **keys}
+    types |= dict.fromkeys(("vocabulary", "stride_logits", "parts", "count"), "i32")
+    ids, shares = {"IDS": largest.GROUP_IDS}, {"SHARES": min(largest.MAX_PARTS, kept)}
+    for kernel, sizes, warps in (
+        (largest.largest_groups_kernel, {"GROUPS": largest.PART_GROUPS, **ids}, largest.GROUP_WARPS),
+        (largest.largest_ids_kernel, {"PARTS": largest.MAX_PARTS, **ids, **shares}, largest.MERGE_WARPS),
+        (largest.largest_of_shares_kernel, shares, largest.MERGE_WARPS),
     ):
         compiled = compile_for_h200(
             kernel,
             types,
-            {**constants, "IDS": largest.GROUP_IDS, "PDL": True},
+            {**sizes, "KEPT": kept, "PDL": True},
             aligned=frozenset({"vocabulary", "stride_logits"}),
             warps=warps,
         )
         assert compiled.stack_bytes == 0
         assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
-        if kernel is largest.largest_of_groups_kernel:
+        if kernel is largest.largest_groups_kernel:
             assert "ld.global.v4" in compiled.ptx
 
 
