@@ -140,6 +140,8 @@ def largest_groups_kernel(
     p_l = p_logits + i_row * stride_logits + o_id
     b_best = tl.max(tl.load(p_l, mask=o_id < vocabulary, other=float("-inf")), axis=1)
     b_keys = tl.where(o_group * IDS < vocabulary, rising_key(b_best, o_group), -0x8000000000000000)
+    # sixteen threads hold each maximum and would all sort it: in an order of the compiler's own they do not
+    b_keys = tl.reshape(b_keys, (GROUPS,), can_reorder=True)
     p_k = p_group_keys + (i_row * tl.num_programs(0) + i_part) * KEPT
     tl.store(p_k + tl.arange(0, KEPT), tl.topk(b_keys, KEPT))
 
