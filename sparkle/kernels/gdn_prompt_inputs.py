@@ -2,7 +2,7 @@
 
 A program walks the rows of one piece of a span for some channels, with the last rows in registers, and so
 reads each row once. The program with a span's first piece alone touches the slot's columns: it reads them
-and, at its end, leaves the span's last inputs there.
+and leaves the span's last inputs there.
 """
 
 from __future__ import annotations
@@ -195,19 +195,22 @@ def make_gates(
     stride_ba: Block,
     VALUE_HEADS: constexpr,
     HEADS: constexpr,
-    ROWS: constexpr,
 ) -> None:
     """log_decay and beta of the rows from `first` on."""
-    o_row, o_head = tl.arange(0, ROWS)[:, None], tl.arange(0, HEADS)[None, :]
-    real = (o_row < rows) & (o_head < VALUE_HEADS)
-    p_b = p_ba + (first + o_row) * stride_ba + o_head
-    b_b = tl.load(p_b, mask=real, other=0.0).to(tl.float32)
-    b_a = tl.load(p_b + VALUE_HEADS, mask=real, other=0.0).to(tl.float32)
-    b_a += tl.load(p_dt_bias + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32)
-    b_rate = tl.exp(tl.load(p_a_log + o_head, mask=o_head < VALUE_HEADS, other=0.0).to(tl.float32))
-    o_gate = (first + o_row) * VALUE_HEADS + o_head
-    tl.store(p_log_decay + o_gate, -b_rate * softplus(b_a), mask=real)
-    tl.store(p_beta + o_gate, tl.sigmoid(b_b), mask=real)
+    o_head = tl.arange(0, HEADS)[None, :]
+    inside = o_head < VALUE_HEADS
+    b_rate = tl.exp(tl.load(p_a_log + o_head, mask=inside, other=0.0).to(tl.float32))
+    b_bias = tl.load(p_dt_bias + o_head, mask=inside, other=0.0).to(tl.float32)
+    # few at a time: the registers of this branch would leave the other less room
+    for i_row in range(0, rows, 8):
+        o_row = i_row + tl.arange(0, 8)[:, None]
+        real = inside & (o_row < rows)
+        p_b = p_ba + (first + o_row) * stride_ba + o_head
+        b_b = tl.load(p_b, mask=real, other=0.0).to(tl.float32)
+        b_a = tl.load(p_b + VALUE_HEADS, mask=real, other=0.0).to(tl.float32)
+        o_gate = (first + o_row) * VALUE_HEADS + o_head
+        tl.store(p_log_decay + o_gate, -b_rate * softplus(b_a + b_bias), mask=real)
+        tl.store(p_beta + o_gate, tl.sigmoid(b_b), mask=real)
 
 
 @jit("spans")
@@ -251,19 +254,27 @@ def gdn_prompt_inputs_kernel(
             stride_ba,
             VALUE_HEADS,
             HEADS,
-            ROWS,
         )
     else:
         p_columns += tl.load(p_slots + span) * (TAPS - 1) * CHANNELS
         o_channel = i_block * BLOCK + tl.arange(0, BLOCK)
         inside = o_channel < CHANNELS
+        b_x0 = input_row(p_qkv, p_columns, first - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
+        b_x1 = input_row(p_qkv, p_columns, first - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
+        b_x2 = input_row(p_qkv, p_columns, first - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
+        if first == start:
+            b_old = input_row(p_qkv, p_columns, stop - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            b_middle = input_row(p_qkv, p_columns, stop - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            b_new = input_row(p_qkv, p_columns, stop - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
+            # before the rows, so that nothing of it stays in registers; what is overwritten has been read
+            tl.debug_barrier()
+            tl.store(p_columns + o_channel, b_old, mask=inside)
+            tl.store(p_columns + CHANNELS + o_channel, b_middle, mask=inside)
+            tl.store(p_columns + 2 * CHANNELS + o_channel, b_new, mask=inside)
         b_w0 = tap_weights(p_conv, o_channel, 0, CHANNELS, TAPS)
         b_w1 = tap_weights(p_conv, o_channel, 1, CHANNELS, TAPS)
         b_w2 = tap_weights(p_conv, o_channel, 2, CHANNELS, TAPS)
         b_w3 = tap_weights(p_conv, o_channel, 3, CHANNELS, TAPS)
-        b_x0 = input_row(p_qkv, p_columns, first - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
-        b_x1 = input_row(p_qkv, p_columns, first - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
-        b_x2 = input_row(p_qkv, p_columns, first - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
         p_x, p_y = p_qkv + first * stride_qkv + o_channel, p_mixed + first * CHANNELS + o_channel
         # four rows at a time: no load moves in front of a store, so what shall be under way stands together
         for i_row in range(0, rows, 4):
@@ -282,12 +293,3 @@ def gdn_prompt_inputs_kernel(
             b_x0, b_x1, b_x2 = b_x4, b_x5, b_x6
             p_x += 4 * stride_qkv
             p_y += 4 * CHANNELS
-        if first == start:
-            b_old = input_row(p_qkv, p_columns, stop - 3, start, stride_qkv, o_channel, CHANNELS, TAPS)
-            b_middle = input_row(p_qkv, p_columns, stop - 2, start, stride_qkv, o_channel, CHANNELS, TAPS)
-            b_new = input_row(p_qkv, p_columns, stop - 1, start, stride_qkv, o_channel, CHANNELS, TAPS)
-            # what is overwritten here, other threads of this program have read
-            tl.debug_barrier()
-            tl.store(p_columns + o_channel, b_old, mask=inside)
-            tl.store(p_columns + CHANNELS + o_channel, b_middle, mask=inside)
-            tl.store(p_columns + 2 * CHANNELS + o_channel, b_new, mask=inside)
