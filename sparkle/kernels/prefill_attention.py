@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparkle.kernels import reference_sequence
 from sparkle.kernels.checks import FLOATS, require_dense, require_dtype, require_one_device, require_shape
+from sparkle.kernels.prefill_parts import Part, gathered, joined
 
 
 def prefill_attention(
@@ -92,9 +93,7 @@ def prefill_attention_cudnn(
     rows = query.shape[0]
     if rows == 0:
         return torch.empty_like(query)
-    keys, values = (
-        gathered(pages, page_table, context + rows).to(query.dtype) for pages in (key_pages, value_pages)
-    )
+    keys, values = gathered(key_pages, value_pages, page_table, context + rows, query.dtype)
     # heads first, a batch of one
     q, k, v = (part.transpose(0, 1)[None] for part in (query, keys, values))
     if context == 0:
@@ -103,30 +102,13 @@ def prefill_attention_cudnn(
         return out[0].transpose(0, 1).contiguous()
     old = _attend(q, k[:, :, :context], v[:, :, :context], causal=False, scale=scale)
     new = _attend(q, k[:, :, context:], v[:, :, context:], causal=True, scale=scale)
-    return joined(old, new)[0].transpose(0, 1).to(query.dtype).contiguous()
+    return joined(old, new, query.dtype)
 
 
-def gathered(pages: Tensor, page_table: Tensor, tokens: int) -> Tensor:
-    """The first `tokens` cells of a sequence, [tokens, Hkv, D] in the pages' dtype."""
-    used = page_table[: -(-tokens // pages.shape[1])]
-    # torch copies bytes where it copies no e4m3
-    whole = pages.view(torch.uint8) if pages.dtype == torch.float8_e4m3fn else pages
-    return whole.index_select(0, used).view(pages.dtype).flatten(0, 1)[:tokens]
-
-
-def joined(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
-    """What attention over both sets of keys gives, float32, from each one's result and log-sum-exp.
-
-    o = o₁ e^{l₁} / (e^{l₁} + e^{l₂}) + o₂ e^{l₂} / (e^{l₁} + e^{l₂}); o [B, H, T, D], l [B, H, T, 1].
-    """
-    difference = one[1] - other[1]
-    return one[0].float() * difference.sigmoid() + other[0].float() * (-difference).sigmoid()
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """cuDNN's result [1, H, T, D] and log-sum-exp float32 [1, H, T, 1]; torch's public call has only one."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Part:
+    """cuDNN's result [H, T, D] and log-sum-exp [H, T]; torch's public call has only the result."""
     attention = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     out, log_sum, *_ = cast(
         tuple[Tensor, ...], attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
     )
-    return out, log_sum.float().reshape(*q.shape[:3], 1)
+    return out[0], log_sum.float().reshape(q.shape[1:3])

@@ -1,10 +1,9 @@
-"""Attention of a prompt's chunk: the reference against float64, the join of two parts, cuDNN on the GPU."""
+"""Attention of a prompt's chunk: the reference against float64, cuDNN on the GPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from sparkle.kernels import prefill_attention
 from sparkle.kernels.tolerance_relative import relative_error, relative_mismatch
@@ -32,30 +31,6 @@ def test_reference_is_the_formula(case: PagedCase) -> None:
         query, keys, values, tables[0], context=case.contexts[0], scale=SCALE
     )
     assert relative_error(got, exact_attention(inputs, scale=SCALE, gated=False)) < 2.0**-8
-
-
-def test_two_parts_join_to_the_whole() -> None:
-    scores = torch.randn(1, 2, 5, 40, dtype=torch.float64) * 4.0
-    values = torch.randn(1, 2, 40, 8, dtype=torch.float64)
-
-    def part(keys: slice) -> tuple[Tensor, Tensor]:
-        mine = scores[..., keys]
-        return mine.softmax(-1) @ values[:, :, keys], mine.logsumexp(-1, keepdim=True)
-
-    got = prefill_attention.joined(part(slice(0, 30)), part(slice(30, 40)))
-    assert relative_error(got, scores.softmax(-1) @ values) < 1e-6
-    # a part that weighs nothing leaves no trace, however large its values
-    first, (_, log) = part(slice(0, 30)), part(slice(30, 40))
-    far = torch.full_like(log, -1e4)
-    assert torch.equal(prefill_attention.joined(first, (first[0] * 100, far)), first[0].float())
-
-
-@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
-def test_cells_are_gathered_in_order(kind: torch.dtype) -> None:
-    pages = torch.arange(24.0).reshape(4, 3, 2, 1).to(kind)
-    got = prefill_attention.gathered(pages, torch.tensor([2, 0, -1], dtype=torch.int32), 5)
-    assert got.dtype == kind
-    assert torch.equal(got.float(), torch.cat((pages[2], pages[0])).float()[:5])
 
 
 def test_wrong_inputs_are_refused() -> None:
