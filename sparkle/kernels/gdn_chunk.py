@@ -19,7 +19,7 @@ from sparkle.kernels.jit import Pointer, constexpr, jit, tl
 
 BLOCK_V = 64  # rows of a warp-group product
 SOLVE_WARPS, SOLVE_PIECE = 1, 32
-PRECISION = "tf32"  # the solve is rounded to bfloat16: three parts would change nothing
+PRECISION = "fp16"  # the solve is rounded to bfloat16: more bits would change nothing
 MIX_WARPS = 4
 SCAN_WARPS, SCAN_STAGES = 4, 3
 
@@ -88,7 +88,8 @@ def gdn_chunk_triton(
         factors,
         key.stride(0),
         **sizes,
-        PIECE=SOLVE_PIECE,
+        FACTORS=FACTORS,
+        PIECE=min(SOLVE_PIECE, key_dim),
         PRECISION=PRECISION,
         num_warps=SOLVE_WARPS,
         num_stages=1,
@@ -96,13 +97,13 @@ def gdn_chunk_triton(
     gdn_mix_kernel[key_heads, CHUNK_TOKENS // 32, count](
         query,
         key,
-        log_decay,
         chunks.bounds,
         mixes,
         factors,
         query.stride(0),
         key.stride(0),
         **sizes,
+        FACTORS=FACTORS,
         num_warps=MIX_WARPS,
         num_stages=1,
     )
@@ -123,6 +124,7 @@ def gdn_chunk_triton(
         key.stride(0),
         value.stride(0),
         **sizes,
+        FACTORS=FACTORS,
         DV=value_dim,
         BV=block_v,
         num_warps=SCAN_WARPS,
@@ -142,7 +144,7 @@ def gdn_scan_kernel(
     p_slots: Pointer,  # int64 [S]
     p_solves: Pointer,  # bfloat16 [chunks, HEADS, C, C]
     p_mixes: Pointer,  # bfloat16 [chunks, HEADS, C, C]
-    p_factors: Pointer,  # float32 [chunks, HEADS, 4, C], see gdn_chunk_inputs
+    p_factors: Pointer,  # float32 [chunks, HEADS, FACTORS, C], see gdn_chunk_inputs
     p_states: Pointer,  # float32 [slots, HEADS, DK, DV]
     p_out: Pointer,  # [T, HEADS, DV]
     stride_query: int,
@@ -153,46 +155,60 @@ def gdn_scan_kernel(
     DK: constexpr,
     DV: constexpr,
     C: constexpr,
+    FACTORS: constexpr,
     BV: constexpr,
 ) -> None:
     i_v, i_head, i_span = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first, last = tl.load(p_first + i_span), tl.load(p_first + i_span + 1)
     if first >= last:
         return
+    row, end = tl.load(p_bounds + 2 * first), tl.load(p_bounds + 2 * last - 1)
     i_key = i_head // (HEADS // KEY_HEADS)
-    o_token, o_k, o_v = tl.arange(0, C), tl.arange(0, DK), i_v * BV + tl.arange(0, BV)
-    p_state = p_states + (tl.load(p_slots + i_span) * HEADS + i_head) * DK * DV
+    o_token, o_k, o_v = tl.arange(0, C), tl.arange(0, DK), tl.arange(0, BV)
+    o_square = o_token[None, :] * C + o_token[:, None]
+    p_state = p_states + (tl.load(p_slots + i_span) * HEADS + i_head) * DK * DV + i_v * BV
     p_state += o_k[None, :] * DV + o_v[:, None]
+    # where the first chunk's parts are; inside a chunk 32 bits are enough
+    p_k = p_key + row * stride_key + i_key * DK
+    p_q = p_query + row * stride_query + i_key * DK
+    p_v = p_value + row * stride_value + i_head * DV + i_v * BV
+    p_o = p_out + (row * HEADS + i_head) * DV + i_v * BV
+    p_factor = p_factors + (first * HEADS + i_head) * FACTORS * C
+    p_solve = p_solves + (first * HEADS + i_head) * C * C
+    p_mix = p_mixes + (first * HEADS + i_head) * C * C
+    left = (end - row).to(tl.int32)
     # everything stands on its side, values first: what one product gives the next takes from registers, and
-    # the other operand was loaded. In front of operands that threads store to shared memory Triton
-    # 3.6 may order memory wrongly
+    # the other operand was loaded. In front of operands that threads store to shared memory Triton 3.6 may
+    # order memory wrongly
     b_state = tl.load(p_state)  # [BV, DK]
-    origin = tl.load(p_bounds + 2 * first)
-    end = tl.load(p_bounds + 2 * last - 1)
-    for i_chunk in range(first, last):
-        o_row = origin + (i_chunk - first) * C + o_token
-        inside = o_row < end
-        o_row = tl.minimum(o_row, end - 1)
-        i_part = i_chunk * HEADS + i_head
-        p_factor = p_factors + i_part * 4 * C
-        o_square = i_part * C * C + o_token[None, :] * C + o_token[:, None]
+    for _ in range((last - first).to(tl.int32)):
+        # past the end the last row is read again, with factors of 0
+        o_row = tl.minimum(o_token, left - 1)
         # asked for here, long before they are needed: these two the compiler does not load ahead
         b_query_factor = tl.load(p_factor + C + o_token)
         b_decay = tl.load(p_factor + 3 * C)
         b_narrow = b_state.to(tl.bfloat16)
-        b_k = tl.load(p_key + o_row[:, None] * stride_key + i_key * DK + o_k[None, :])  # [C, DK]
-        b_v = tl.trans(
-            tl.load(p_value + o_row[:, None] * stride_value + i_head * DV + o_v[None, :])
-        )  # [BV, C]
+        b_k = tl.load(p_k + (o_row * stride_key)[:, None] + o_k[None, :])  # [C, DK]
+        b_v = tl.load(p_v + (o_row * stride_value)[:, None] + o_v[None, :])  # [C, BV]
         b_read = tl.dot(b_narrow, tl.trans(b_k)) * tl.load(p_factor + o_token)[None, :]
-        b_solve = tl.load(p_solves + o_square)  # [C, C], on its side too
-        b_d = tl.dot((b_v.to(tl.float32) - b_read).to(tl.bfloat16), b_solve)  # [BV, C]
-        b_q = tl.load(p_query + o_row[None, :] * stride_query + i_key * DK + o_k[:, None])  # [DK, C]
+        b_solve = tl.load(p_solve + o_square)  # [C, C], on its side too
+        # the solve of v - exp(G) k S, in two products: v goes from memory to the tensor core as it stands
+        b_d = tl.dot(tl.trans(b_v), b_solve)  # [BV, C]
+        b_d = tl.dot((-b_read).to(tl.bfloat16), b_solve, b_d)
+        b_q = tl.load(p_q + (o_row * stride_query)[None, :] + o_k[:, None])  # [DK, C]
         b_o = tl.dot(b_narrow, b_q) * b_query_factor[None, :]
-        b_mix = tl.load(p_mixes + o_square)
+        b_mix = tl.load(p_mix + o_square)
         b_o += tl.dot(b_d.to(tl.bfloat16), b_mix)
         b_d = (b_d * tl.load(p_factor + 2 * C + o_token)[None, :]).to(tl.bfloat16)
         b_state = tl.dot(b_d, b_k, b_state * b_decay)
-        p_o = p_out + (o_row * HEADS + i_head)[None, :] * DV + o_v[:, None]
-        tl.store(p_o, b_o.to(p_out.dtype.element_ty), mask=inside[None, :])
+        p_x = p_o + (o_token * (HEADS * DV))[None, :] + o_v[:, None]
+        tl.store(p_x, b_o.to(p_out.dtype.element_ty), mask=(o_token < left)[None, :])
+        p_k += C * stride_key
+        p_q += C * stride_query
+        p_v += C * stride_value
+        p_o += C * HEADS * DV
+        p_factor += HEADS * FACTORS * C
+        p_solve += HEADS * C * C
+        p_mix += HEADS * C * C
+        left -= C
     tl.store(p_state, b_state)

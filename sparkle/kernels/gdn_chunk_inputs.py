@@ -10,9 +10,9 @@ from __future__ import annotations
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.unit_lower import inverse_of_64
 
-FACTORS = 4
-"""Float32 factors a token: of the state that its key reads, of its query, of its key as it is written, and of
-the state before its chunk."""
+FACTORS = 6
+"""Float32 values a token: four factors, of the state that its key reads, of its query, of its key as it is
+written, of the state before its chunk; G / ln 2; one over its key's length."""
 
 
 # the stride stays specialised: loads are only wide where it is known to be a multiple of 16
@@ -23,12 +23,13 @@ def gdn_solve_kernel(
     p_beta: Pointer,  # float32 [T, HEADS]
     p_bounds: Pointer,  # int64 [chunks, 2]
     p_solves: Pointer,  # bfloat16 [chunks, HEADS, C, C]
-    p_factors: Pointer,  # float32 [chunks, HEADS, 4, C]
+    p_factors: Pointer,  # float32 [chunks, HEADS, FACTORS, C]
     stride_key: int,
     KEY_HEADS: constexpr,
     HEADS: constexpr,
     DK: constexpr,
     C: constexpr,  # 64
+    FACTORS: constexpr,
     PIECE: constexpr,  # columns of keys at a time: all of them would not fit in one warp's registers
     PRECISION: constexpr,
 ) -> None:
@@ -41,7 +42,6 @@ def gdn_solve_kernel(
     o_16, o_32, o_token = tl.arange(0, 16), tl.arange(0, 32), tl.arange(0, C)
     # past the end the last row is read again, with factors of 0
     o_fours = tl.minimum(start + tl.arange(0, 4)[:, None] * 16 + o_16[None, :], stop - 1) * stride_key
-    o_pair = tl.arange(0, 2)[:, None] * 32 + o_16[None, :]
     b_fours = tl.zeros((4, 16, 16), tl.float32)
     b_pairs = tl.zeros((2, 16, 16), tl.float32)
     b_half = tl.zeros((32, 32), tl.float32)
@@ -49,39 +49,37 @@ def gdn_solve_kernel(
         o_k = i_piece + tl.arange(0, PIECE)
         b_k = tl.load(p_k + o_fours[:, :, None] + o_k[None, None, :])
         b_fours = tl.dot(b_k, tl.permute(b_k, (0, 2, 1)), b_fours)
-        b_upper = _keys(p_k, start + o_pair, stop, stride_key, o_k)
-        b_lower = _keys(p_k, start + 16 + o_pair, stop, stride_key, o_k)
+        b_upper, b_lower = tl.split(tl.permute(tl.reshape(b_k, (2, 2, 16, PIECE)), (0, 2, 3, 1)))
         b_pairs = tl.dot(b_lower, tl.permute(b_upper, (0, 2, 1)), b_pairs)
-        b_upper = tl.load(p_k + (tl.minimum(start + o_32, stop - 1) * stride_key)[:, None] + o_k[None, :])
-        b_lower = tl.load(
-            p_k + (tl.minimum(start + 32 + o_32, stop - 1) * stride_key)[:, None] + o_k[None, :]
-        )
+        b_upper, b_lower = tl.split(tl.permute(tl.reshape(b_k, (2, 32, PIECE)), (1, 2, 0)))
         b_half = tl.dot(b_lower, tl.trans(b_upper), b_half)
     o_i, o_j = o_16[None, :, None], o_16[None, None, :]
     real = start + o_token < stop
     o_gate = tl.minimum(start + o_token, stop - 1) * HEADS + i_head
-    b_g = tl.where(real, tl.load(p_log_decay + o_gate), 0.0)
+    b_g = tl.where(real, tl.load(p_log_decay + o_gate), 0.0) * 1.4426950408889634  # in powers of 2
     b_beta = tl.where(real, tl.load(p_beta + o_gate), 0.0)
     b_sum, b_all = tl.cumsum(b_g, axis=0), tl.sum(b_g, axis=0)
     b_size = tl.rsqrt(tl.sum(tl.where(o_i == o_j, b_fours, 0.0), axis=2) + 1e-6)
     b_size = tl.where(real, tl.reshape(b_size, (C,)), 0.0)
-    p_factor = p_factors + i_part * 4 * C + o_token
-    tl.store(p_factor, b_size * tl.exp(b_sum))
-    tl.store(p_factor + 2 * C, b_size * tl.exp(b_all - b_sum))
-    tl.store(p_factor + 3 * C, tl.exp(b_all) + tl.zeros((C,), tl.float32))
+    p_factor = p_factors + i_part * FACTORS * C + o_token
+    tl.store(p_factor, b_size * tl.exp2(b_sum))
+    tl.store(p_factor + 2 * C, b_size * tl.exp2(b_all - b_sum))
+    tl.store(p_factor + 3 * C, tl.exp2(b_all) + tl.zeros((C,), tl.float32))
+    tl.store(p_factor + 4 * C, b_sum)
+    tl.store(p_factor + 5 * C, b_size)
     b_row, b_sums = tl.reshape(b_beta * b_size, (4, 16)), tl.reshape(b_sum, (4, 16))
     # masked before the exponential, which could be infinite above the diagonal
     b_since = tl.where(o_i > o_j, b_sums[:, :, None] - b_sums[:, None, :], -float("inf"))
-    b_fours *= b_row[:, :, None] * tl.reshape(b_size, (4, 16))[:, None, :] * tl.exp(b_since)
+    b_fours *= b_row[:, :, None] * tl.reshape(b_size, (4, 16))[:, None, :] * tl.exp2(b_since)
     b_sum_above, b_sum_below = _pairs(b_sum)
     b_size_above, _ = _pairs(b_size)
     _, b_row = _pairs(b_beta * b_size)
     b_pairs *= b_row[:, :, None] * b_size_above[:, None, :]
-    b_pairs *= tl.exp(b_sum_below[:, :, None] - b_sum_above[:, None, :])
+    b_pairs *= tl.exp2(b_sum_below[:, :, None] - b_sum_above[:, None, :])
     b_sum_above, b_sum_below = _halves(b_sum)
     b_size_above, _ = _halves(b_size)
     _, b_row = _halves(b_beta * b_size)
-    b_half *= b_row[:, None] * b_size_above[None, :] * tl.exp(b_sum_below[:, None] - b_sum_above[None, :])
+    b_half *= b_row[:, None] * b_size_above[None, :] * tl.exp2(b_sum_below[:, None] - b_sum_above[None, :])
     b_upper, b_below, b_lower = inverse_of_64(b_fours, b_pairs, b_half, PRECISION)
     b_left, b_right = _halves(b_beta)
     p_solve = p_solves + i_part * C * C + o_32[:, None] * C + o_32[None, :]
@@ -89,12 +87,6 @@ def gdn_solve_kernel(
     tl.store(p_solve + 32, tl.zeros((32, 32), tl.bfloat16))
     tl.store(p_solve + 32 * C, (b_below * b_left[None, :]).to(tl.bfloat16))
     tl.store(p_solve + 32 * C + 32, (b_lower * b_right[None, :]).to(tl.bfloat16))
-
-
-@jit()
-def _keys(p_k: Pointer, o_row: Block, stop: Block, stride_key: int, o_k: Block) -> Block:
-    """Keys of rows [2, 16], [2, 16, PIECE]."""
-    return tl.load(p_k + (tl.minimum(o_row, stop - 1) * stride_key)[:, :, None] + o_k[None, None, :])
 
 
 @jit()
@@ -116,7 +108,6 @@ def _halves(b_x: Block) -> tuple[Block, Block]:
 def gdn_mix_kernel(
     p_query: Pointer,  # [T, KEY_HEADS, DK], rows of stride stride_query
     p_key: Pointer,  # the same, stride_key
-    p_log_decay: Pointer,
     p_bounds: Pointer,
     p_mixes: Pointer,  # bfloat16 [chunks, HEADS, C, C]
     p_factors: Pointer,
@@ -126,35 +117,28 @@ def gdn_mix_kernel(
     HEADS: constexpr,
     DK: constexpr,
     C: constexpr,
+    FACTORS: constexpr,
 ) -> None:
     i_key, i_half, i_chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, stop = tl.load(p_bounds + 2 * i_chunk), tl.load(p_bounds + 2 * i_chunk + 1)
     if start >= stop:
         return
-    o_token, o_k = tl.arange(0, C), tl.arange(0, DK)
-    o_half = i_half * 32 + tl.arange(0, 32)
-    real = start + o_token < stop
-    o_row = tl.minimum(start + o_token, stop - 1)
-    b_k = tl.load(p_key + o_row[None, :] * stride_key + i_key * DK + o_k[:, None])  # [DK, C]
-    o_q = tl.minimum(start + o_half, stop - 1) * stride_query
-    b_q = tl.load(p_query + o_q[:, None] + i_key * DK + o_k[None, :])  # [32, DK]
-    b_k_size = tl.where(real, inverse_length(b_k, 0), 0.0)
-    b_q_size = inverse_length(b_q, 1) * DK**-0.5
+    o_token, o_k, o_half = tl.arange(0, C), tl.arange(0, DK), i_half * 32 + tl.arange(0, 32)
+    o_key = tl.minimum(start + o_token, stop - 1) * stride_key
+    b_k = tl.load(p_key + o_key[None, :] + i_key * DK + o_k[:, None])  # [DK, C]
+    o_query = tl.minimum(start + o_half, stop - 1) * stride_query
+    b_q = tl.load(p_query + o_query[:, None] + i_key * DK + o_k[None, :])  # [32, DK]
+    b_wide = b_q.to(tl.float32)
+    b_q_size = tl.rsqrt(tl.sum(b_wide * b_wide, axis=1) + 1e-6) * DK**-0.5
+    p_factor = p_factors + (i_chunk * HEADS + i_key * (HEADS // KEY_HEADS)) * FACTORS * C
     # 32 rows: products of 64 would be warp-group instructions, see unit_lower
-    b_qk = tl.dot(b_q, b_k) * b_q_size[:, None] * b_k_size[None, :]
-    for i_head in range(i_key * (HEADS // KEY_HEADS), (i_key + 1) * (HEADS // KEY_HEADS)):
-        i_part = i_chunk * HEADS + i_head
-        b_g = tl.where(real, tl.load(p_log_decay + o_row * HEADS + i_head), 0.0)
-        b_part = tl.sum(tl.where(o_token[None, :] <= o_half[:, None], b_g[None, :], 0.0), axis=1)
-        b_since = b_part[:, None] - tl.cumsum(b_g, axis=0)[None, :]
+    b_qk = tl.dot(b_q, b_k) * b_q_size[:, None] * tl.load(p_factor + 5 * C + o_token)[None, :]
+    p_mix = p_mixes + (i_chunk * HEADS + i_key * (HEADS // KEY_HEADS)) * C * C
+    p_mix += o_half[:, None] * C + o_token[None, :]
+    for i_head in tl.static_range(HEADS // KEY_HEADS):
+        b_sum = tl.load(p_factor + 4 * C + o_half)
+        b_since = b_sum[:, None] - tl.load(p_factor + 4 * C + o_token)[None, :]
         b_since = tl.where(o_half[:, None] >= o_token[None, :], b_since, -float("inf"))
-        p_mix = p_mixes + i_part * C * C + o_half[:, None] * C + o_token[None, :]
-        tl.store(p_mix, (b_qk * tl.exp(b_since)).to(tl.bfloat16))
-        tl.store(p_factors + i_part * 4 * C + C + o_half, b_q_size * tl.exp(b_part))
-
-
-@jit()
-def inverse_length(b_x: Block, AXIS: constexpr) -> Block:
-    """1 / sqrt(Σ x² + 1e-6) along an axis, float32."""
-    b_wide = b_x.to(tl.float32)
-    return tl.rsqrt(tl.sum(b_wide * b_wide, axis=AXIS) + 1e-6)
+        tl.store(p_mix + i_head * C * C, (b_qk * tl.exp2(b_since)).to(tl.bfloat16))
+        tl.store(p_factor + C + o_half, b_q_size * tl.exp2(b_sum))
+        p_factor += FACTORS * C

@@ -137,10 +137,17 @@ def test_kernel(interpreter: Interpreter, lengths: tuple[int, ...]) -> None:
 
 def test_kernels_compile_to_tensor_core_products() -> None:
     sizes: dict[str, object] = {"KEY_HEADS": 16, "HEADS": 48, "DK": 128, "C": 64}
+    sizes["FACTORS"] = gdn_chunk_inputs.FACTORS
     solve: dict[str, object] = {"PIECE": gdn_chunk.SOLVE_PIECE, "PRECISION": gdn_chunk.PRECISION}
     values: dict[str, object] = {"DV": 128, "BV": gdn_chunk.BLOCK_V}
     for kernel, constants, warps, stages, product in (
-        (gdn_chunk_inputs.gdn_solve_kernel, solve, gdn_chunk.SOLVE_WARPS, 1, "mma.sync.aligned.m16n8k8"),
+        (
+            gdn_chunk_inputs.gdn_solve_kernel,
+            solve,
+            gdn_chunk.SOLVE_WARPS,
+            1,
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        ),
         (gdn_chunk_inputs.gdn_mix_kernel, {}, gdn_chunk.MIX_WARPS, 1, "mma.sync.aligned.m16n8k16"),
         (gdn_chunk.gdn_scan_kernel, values, gdn_chunk.SCAN_WARPS, gdn_chunk.SCAN_STAGES, "wgmma.mma_async"),
     ):
