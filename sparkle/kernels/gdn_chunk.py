@@ -18,7 +18,7 @@ from sparkle.kernels.gdn_chunk_inputs import FACTORS, gdn_mix_kernel, gdn_solve_
 from sparkle.kernels.jit import Pointer, constexpr, jit, tl
 
 BLOCK_V = 64  # rows of a warp-group product
-SOLVE_WARPS, SOLVE_PIECE = 1, 32
+SOLVE_WARPS, SOLVE_STAGES, SOLVE_PIECE = 1, 2, 32
 PRECISION = "fp16"  # the solve is rounded to bfloat16: more bits would change nothing
 MIX_WARPS = 4
 SCAN_WARPS, SCAN_STAGES = 4, 3
@@ -92,7 +92,7 @@ def gdn_chunk_triton(
         PIECE=min(SOLVE_PIECE, key_dim),
         PRECISION=PRECISION,
         num_warps=SOLVE_WARPS,
-        num_stages=1,
+        num_stages=SOLVE_STAGES,
     )
     gdn_mix_kernel[key_heads, CHUNK_TOKENS // 32, count](
         query,

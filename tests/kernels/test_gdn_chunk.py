@@ -145,7 +145,7 @@ def test_kernels_compile_to_tensor_core_products() -> None:
             gdn_chunk_inputs.gdn_solve_kernel,
             solve,
             gdn_chunk.SOLVE_WARPS,
-            1,
+            gdn_chunk.SOLVE_STAGES,
             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
         ),
         (gdn_chunk_inputs.gdn_mix_kernel, {}, gdn_chunk.MIX_WARPS, 1, "mma.sync.aligned.m16n8k16"),
