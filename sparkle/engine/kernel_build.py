@@ -18,8 +18,8 @@ from sparkle.errors import CheckpointError, ConfigError
 from sparkle.kernels import ops
 from sparkle.schemas.job import Job, Sampling
 
-PROMPT_TOKENS = (1, 20, 40, 80, 300)
-"""Lengths that the products' kernels are compiled for apart, and longer ones."""
+PROMPT_TOKENS = (1, 20, 40, 80, 300, 1100)
+"""Lengths that kernels are compiled for apart; the last is read outside the graphs."""
 SAMPLINGS = (Sampling(temperature=0.0, logprobs=2), Sampling(seed=1, repetition_penalty=1.1))
 
 

@@ -18,6 +18,7 @@ from sparkle.engine.assemble import assemble, keep_kernels
 from sparkle.engine.engine import Engine
 from sparkle.engine.frames import Frame
 from sparkle.engine.kernel_build import PROMPT_TOKENS, build, summary
+from sparkle.engine.loaded_gpu import PROMPT_ROWS
 from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.errors import ConfigError
 from sparkle.kernels import ops
@@ -48,9 +49,13 @@ def test_prompts_of_every_kind_are_answered(monkeypatch: pytest.MonkeyPatch) -> 
     build(assembly)
     assert not assembly.engine.has_work
     lengths = [len(job.prompt_tokens or []) for job in asked]
-    # the last is longer than a pass: its second chunk has a context
-    assert lengths == [length for length in (*PROMPT_TOKENS, 700) for _ in range(2)]
+    # the last is longer than a pass: its later chunks have a context
+    assert lengths == [length for length in (*PROMPT_TOKENS, 1500) for _ in range(2)]
     assert {job.sampling.temperature for job in asked} == {0.0, 1.0}
+
+
+def test_the_longest_prompts_are_read_outside_the_graphs() -> None:
+    assert PROMPT_TOKENS[-1] > max(PROMPT_ROWS)
 
 
 def test_a_short_context_leaves_the_long_prompts_out() -> None:
