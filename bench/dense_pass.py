@@ -15,10 +15,10 @@ from torch import Tensor
 from bench.gpu_timing import READ_BYTES_PER_S, Figure, time_us
 from bench.shapes_27b import EPS, HIDDEN, PRODUCTS, VALUE_HEADS, VOCABULARY, random_blocks
 from sparkle.kernels.fp8_linear import fp8_linear, fp8_linear_parts
+from sparkle.kernels.gate_up import gate_up_silu_quantise
 from sparkle.kernels.lm_head import lm_head_greedy
 from sparkle.kernels.norm_quant import add_rms_norm, add_rms_norm_quantise, gated_rms_norm_quantise
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, quantise_rows
-from sparkle.kernels.silu_mul_quant import silu_mul_quantise
 
 LAYERS = 64
 
@@ -63,7 +63,7 @@ class DensePass:
             x = self._mixer(layer, fp8_linear(x, layer.mixer_in), mixed)
             parts = fp8_linear_parts(x, layer.mixer_out)
             hidden, x = add_rms_norm_quantise(hidden, parts, self.norm, eps=EPS)
-            addend = fp8_linear_parts(silu_mul_quantise(fp8_linear(x, layer.gate_up)), layer.down)
+            addend = fp8_linear_parts(gate_up_silu_quantise(x, layer.gate_up), layer.down)
         _, last = add_rms_norm(hidden, addend, self.norm, eps=EPS)
         return lm_head_greedy(quantise_rows(last), self.head, vocabulary=VOCABULARY)[0]
 

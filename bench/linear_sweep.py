@@ -1,4 +1,4 @@
-"""Tries launch settings for the FP8 products of Qwen3.8-27B; sparkle/kernels/tuning.py holds what won.
+"""Tries launch settings of the FP8 product in Triton; sparkle/kernels/tuning.py holds what won for lm_head.
 
     python -m bench.linear_sweep
 

@@ -1,9 +1,10 @@
-"""y = x · wᵀ with both in FP8 blocks: our kernel for few rows, torch's scaled_mm for many. Knows no layers.
+"""y = x · wᵀ with both in FP8 blocks: our kernels for few rows, torch's scaled_mm for many. Knows no layers.
 
 With few rows the time is that of reading the weights, so the weights are the tensor core's M side (its least
 is 64) and the rows its N side (its least is 8, Triton's 16), and K is split where the tiles alone do not fill
 the chip. A split leaves float32 partial sums, which the next op or a small kernel adds in a fixed order: no
-atomics, so two runs agree to the bit.
+atomics, so two runs agree to the bit. The kernel here takes any shape, and runs in Triton's interpreter; the
+products of a layer of Qwen3.8-27B have one of their own in fp8_few_rows, which is faster.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels.checks import FLOATS
+from sparkle.kernels.fp8_few_rows import fp8_few_rows
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.launch_order import fetch_weights_then_wait, start_next_then_wait
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, require_factors, rows_to_float
 from sparkle.kernels.reference import dequantise_blocks
-from sparkle.kernels.tuning import LinearSettings, block_rows, few_rows, linear_settings
+from sparkle.kernels.tuning import MAX_BLOCK_ROWS, LinearSettings, block_rows, linear_settings, ring_settings
 
 SUM_COLUMNS = 1024
 
@@ -43,8 +45,11 @@ def fp8_linear_parts(x: Fp8Rows, w: Fp8Blocks, *, dtype: torch.dtype = torch.bfl
         return fp8_linear_reference(x, w, dtype=dtype)[None]
     if columns % 16:
         raise ValueError(f"w has {columns} rows but on a GPU they must be a multiple of 16")
-    if rows > few_rows(columns, depth):
+    if rows > MAX_BLOCK_ROWS:
         return fp8_linear_scaled_mm(x, w, dtype=dtype)[None]
+    ring = ring_settings(columns, depth, rows=rows)
+    if ring is not None:
+        return fp8_few_rows(x, w, dtype=dtype, settings=ring, pdl=True)
     return fp8_linear_triton(x, w, dtype=dtype, settings=linear_settings(columns, depth, rows=rows), pdl=True)
 
 

@@ -30,6 +30,7 @@ from sparkle.kernels.compiled import keep_compiled_kernels as keep_compiled_kern
 from sparkle.kernels.delta_rule_inputs import require_delta_rule
 from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
 from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
+from sparkle.kernels.gate_up import gate_up_silu_quantise as gate_up_silu_quantise
 from sparkle.kernels.gdn_chunk import gdn_chunk as gdn_chunk
 from sparkle.kernels.gdn_memory import GdnGates as GdnGates
 from sparkle.kernels.gdn_memory import GdnMemory as GdnMemory

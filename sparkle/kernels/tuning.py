@@ -6,11 +6,13 @@ rows stand beside it, so a draft's rows and a plain pass agree to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 MAX_BLOCK_ROWS = 64
-"""The most activation rows a program holds: with 128 its accumulators leave no room for a second program."""
+"""The most activation rows a program holds, and the most for which our kernels are faster than scaled_mm.
+
+With 128 a program's accumulators leave no room for a second one.
+"""
 
 MULTIPROCESSORS = 132
 
@@ -40,6 +42,25 @@ class LinearSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RingSettings:
+    """How a product's kernel with weights in a ring of stages is launched."""
+
+    split: int
+    """Programs among which K is divided."""
+    tiles: int
+    """Tiles of 128 weight rows of a program, one after another; 1 where K is divided."""
+    stages: int
+    """Units of 128 weight rows and 128 columns of K in shared memory."""
+
+    def __post_init__(self) -> None:
+        if min(self.split, self.tiles, self.stages) < 1 or (self.split > 1 and self.tiles > 1):
+            raise ValueError(
+                f"split {self.split}, tiles {self.tiles} and stages {self.stages} must be at least 1, "
+                "and split or tiles must be 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class _Tile:
     block_columns: int
     stages: int
@@ -47,54 +68,49 @@ class _Tile:
     fetch: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    few_rows: int
-    split: int
-    tiles: Mapping[int, _Tile]
-    """By the rows a program holds."""
+RING_STAGES = {16: 5, 32: 5, 64: 3}
+"""Stages by the rows a program holds: two programs fit a multiprocessor, for gate_up has more than 132."""
 
-
-# [N, K] of Qwen3.8-27B; bench/linear_sweep.py measures, the figures stand in bench/results
-_H200 = {
-    # gdn_in
-    (16384, 5120): _Measured(32, 1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 2)}),
-    # attention_in
-    (14336, 5120): _Measured(32, 1, {16: _Tile(64, 4, 4, 2), 32: _Tile(64, 4, 4, 2), 64: _Tile(64, 6, 4, 4)}),
-    # out
-    (5120, 6144): _Measured(64, 4, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 3, 4, 1), 64: _Tile(64, 3, 4, 1)}),
-    # gate_up
-    (34816, 5120): _Measured(
-        64, 1, {16: _Tile(128, 3, 4, 1), 32: _Tile(128, 3, 8, 1), 64: _Tile(64, 3, 4, 2)}
-    ),
-    # down
-    (5120, 17408): _Measured(
-        64, 6, {16: _Tile(64, 3, 4, 1), 32: _Tile(64, 4, 4, 2), 64: _Tile(128, 3, 4, 1)}
-    ),
-    # lm_head
-    (248320, 5120): _Measured(
-        64, 1, {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}
-    ),
+# [N, K] of Qwen3.8-27B: (split, tiles), so that about 132 programs have equal work; figures in bench/LOG.md
+_RING = {
+    (16384, 5120): (1, 1),  # gdn_in
+    (14336, 5120): (1, 1),  # attention_in
+    (5120, 6144): (3, 1),  # out
+    (34816, 5120): (1, 2),  # gate_up
+    (5120, 17408): (3, 1),  # down
 }
+
+# by the rows a program holds; bench/linear_sweep.py measures, the figures stand in bench/results
+_HEAD = (248320, 5120)
+_HEAD_TILES = {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}
 
 
 def measured_shapes() -> list[tuple[int, int]]:
     """The shapes [N, K] with settings of their own."""
-    return list(_H200)
+    return [*_RING, _HEAD]
 
 
-def few_rows(columns: int, depth: int) -> int:
-    """Up to so many rows our kernel is faster than scaled_mm for a weight [columns, depth]."""
-    return _settings(columns, depth).few_rows
+def ring_settings(columns: int, depth: int, *, rows: int) -> RingSettings | None:
+    """The settings for `rows` rows times a weight [columns, depth], if that is a layer's of Qwen3.8-27B."""
+    measured = _RING.get((columns, depth))
+    if measured is None:
+        return None
+    split, tiles = measured
+    return RingSettings(split, tiles, RING_STAGES[block_rows(rows)])
 
 
 def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:
-    """The settings for `rows` rows times a weight [columns, depth]."""
-    measured = _settings(columns, depth)
-    tile = measured.tiles[block_rows(rows)]
+    """The settings of the kernel that takes a weight of any shape [columns, depth], for `rows` rows."""
+    if (columns, depth) == _HEAD:
+        tile, split = _HEAD_TILES[block_rows(rows)], 1
+    else:
+        # about two programs a multiprocessor, each with at least four groups of K
+        tiles = -(-columns // 64)
+        tile = _Tile(64, 4, 4, 0)
+        split = max(1, min(8, depth // 512, round(2 * MULTIPROCESSORS / tiles)))
     return LinearSettings(
         block_columns=tile.block_columns,
-        split=measured.split,
+        split=split,
         stages=tile.stages,
         warps=tile.warps,
         fetch=tile.fetch,
@@ -104,14 +120,3 @@ def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:
 def block_rows(rows: int) -> int:
     """Activation rows a program holds, the tensor core's N side: no wgmma is made of fewer than 16."""
     return max(16, min(MAX_BLOCK_ROWS, 1 << (rows - 1).bit_length()))
-
-
-def _settings(columns: int, depth: int) -> _Measured:
-    return _H200.get((columns, depth)) or _unmeasured(columns, depth)
-
-
-def _unmeasured(columns: int, depth: int) -> _Measured:
-    # about two programs a multiprocessor, each with at least four groups of K
-    tiles = -(-columns // 64)
-    split = max(1, min(8, depth // 512, round(2 * MULTIPROCESSORS / tiles)))
-    return _Measured(MAX_BLOCK_ROWS, split, {width: _Tile(64, 4, 4, 0) for width in (16, 32, 64)})

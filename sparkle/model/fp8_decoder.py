@@ -110,7 +110,7 @@ class _Layer:
             hidden, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
             addend = self._mixer.forward(normed, x, batch, cache.memories[rank])
         hidden, x = ops.add_rms_norm_quantise(hidden, addend, weights.mlp_norm, eps=self._eps)
-        inner = ops.silu_mul_quantise(ops.fp8_linear(x, weights.gate_up))
+        inner = ops.gate_up_silu_quantise(x, weights.gate_up)
         return hidden, ops.fp8_linear_parts(inner, weights.down)
 
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:

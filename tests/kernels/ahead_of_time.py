@@ -14,6 +14,8 @@ from typing import Any, cast
 import triton  # pyright: ignore[reportMissingTypeStubs] it has none, nor has what follows
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import ASTSource  # pyright: ignore[reportMissingTypeStubs]
+from triton.experimental.gluon import language as gluon_language  # pyright: ignore[reportMissingTypeStubs]
+from triton.experimental.gluon._runtime import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
 
 SHARED_LIMIT_BYTES = 232_448
 """The most shared memory that one block of an H200 may have."""
@@ -45,9 +47,10 @@ def compile_for_h200(
     """`types` in Triton's spelling ("*fp8e4nv", "i32") for each argument, `constants` for each constexpr.
 
     Pointers are taken as aligned to 16 bytes, as torch's are, and so are the integers in `aligned`: multiples
-    of 16.
+    of 16. Kernels may be in Triton or in Gluon.
     """
     function = cast(Any, kernel)
+    source_type = cast(Any, GluonASTSource if function.is_gluon() else ASTSource)
     names = cast(list[str], function.arg_names)
     signature = {name: types.get(name, "constexpr") for name in names}
     divisible = {
@@ -55,7 +58,7 @@ def compile_for_h200(
         for index, name in enumerate(names)
         if signature[name].startswith("*") or name in aligned
     }
-    source = cast(Any, ASTSource)(function, signature, constexprs=dict(constants), attrs=divisible)
+    source = source_type(function, signature, constexprs=dict(constants), attrs=divisible)
     options = {"num_warps": warps, "num_stages": stages, "launch_pdl": pdl}
     result = cast(Any, triton).compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     usage = _resource_usage(cast(bytes, result.asm["cubin"]))
@@ -66,6 +69,13 @@ def compile_for_h200(
         registers=usage["REG"],
         stack_bytes=usage["STACK"],
     )
+
+
+def e4m3_tiles(rows: int) -> str:
+    """The type of an argument that copies tiles of e4m3 [rows, 128], in Triton's spelling."""
+    gl = cast(Any, gluon_language)
+    layout = gl.NVMMASharedLayout.get_default_for([rows, 128], gl.float8e4nv)
+    return f"tensordesc<fp8e4nv[{rows}, 128],{layout!r}>"
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:

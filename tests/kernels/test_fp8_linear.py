@@ -10,7 +10,13 @@ import torch
 from sparkle.kernels import fp8_linear
 from sparkle.kernels.quantise import Fp8Blocks, Fp8Rows
 from sparkle.kernels.tolerance_relative import relative_error
-from sparkle.kernels.tuning import LinearSettings, block_rows, few_rows, linear_settings, measured_shapes
+from sparkle.kernels.tuning import (
+    MAX_BLOCK_ROWS,
+    LinearSettings,
+    block_rows,
+    linear_settings,
+    measured_shapes,
+)
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import random_blocks, random_rows
@@ -92,8 +98,8 @@ def test_parts_are_added_in_order(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 33, 64])
-@pytest.mark.parametrize("shape", measured_shapes(), ids=str)
-def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, int], rows: int) -> None:
+@pytest.mark.parametrize("shape", [(248320, 5120), (5120, 2048)], ids=str)
+def test_the_settings_compile_to_tensor_core_code(shape: tuple[int, int], rows: int) -> None:
     chosen, width = linear_settings(*shape, rows=rows), block_rows(rows)
     compiled = compile_for_h200(
         fp8_linear.fp8_linear_kernel,
@@ -112,13 +118,14 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
     # the pipeline's first loads depend on the kernel in front: none may move before the wait
     wait = compiled.ptx.index("griddepcontrol.wait")
     assert wait < compiled.ptx.index("cp.async")
-    # the weights do not: the cache is asked for them meanwhile
-    assert 0 < compiled.ptx.index("prefetch.global.L2") < wait
+    # the weights do not: the cache may be asked for them meanwhile
+    assert compiled.ptx.count("prefetch.global.L2", 0, wait) == compiled.ptx.count("prefetch.global.L2")
+    assert (chosen.fetch > 0) == ("prefetch.global.L2" in compiled.ptx)
 
 
 def test_the_split_does_not_depend_on_the_rows() -> None:
-    for shape in [*measured_shapes(), (256, 512), (5120, 2048)]:
-        splits = {linear_settings(*shape, rows=rows).split for rows in range(1, few_rows(*shape) + 1)}
+    for shape in [(248320, 5120), (256, 512), (5120, 2048)]:
+        splits = {linear_settings(*shape, rows=rows).split for rows in range(1, MAX_BLOCK_ROWS + 1)}
         assert len(splits) == 1, shape
 
 
@@ -138,8 +145,8 @@ def test_product_on_the_gpu(gpu: torch.device, shape: tuple[int, int], rows: int
 @pytest.mark.parametrize("shape", [*measured_shapes()[:5], (208, 384)], ids=str)
 def test_a_row_does_not_depend_on_the_rows_beside_it(gpu: torch.device, shape: tuple[int, int]) -> None:
     w = random_blocks(*shape, seed=2, device=gpu)
-    every = random_rows(few_rows(*shape), shape[1], seed=1, device=gpu)
+    every = random_rows(MAX_BLOCK_ROWS, shape[1], seed=1, device=gpu)
     whole = fp8_linear.fp8_linear(every, w, dtype=torch.float32)
-    for rows in (1, 2, 15, 16, 17, 31, few_rows(*shape) - 1):
+    for rows in (1, 2, 15, 16, 17, 31, 32, 33, 63):
         few = Fp8Rows(every.values[:rows], every.scales[:rows].t().contiguous().t())
         assert_same_bits(fp8_linear.fp8_linear(few, w, dtype=torch.float32), whole[:rows])

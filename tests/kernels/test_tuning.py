@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sparkle.kernels.tuning import (
-    MAX_BLOCK_ROWS,
+    MULTIPROCESSORS,
     LinearSettings,
     block_rows,
-    few_rows,
     linear_settings,
     measured_shapes,
+    ring_settings,
 )
 
 MULTIPROCESSOR_REGISTERS = 65_536
@@ -26,7 +26,7 @@ def test_rows_of_a_program(rows: int, width: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_settings_fit_the_chip_and_never_split_by_rows(shape: tuple[int, int]) -> None:
-    found = {rows: linear_settings(*shape, rows=rows) for rows in (1, 16, 17, 32, 33, few_rows(*shape))}
+    found = {rows: linear_settings(*shape, rows=rows) for rows in (1, 16, 17, 32, 33, 64)}
     assert len({settings.split for settings in found.values()}) == 1
     for rows, settings in found.items():
         # the accumulator and one group's product, a float32 each
@@ -34,8 +34,20 @@ def test_settings_fit_the_chip_and_never_split_by_rows(shape: tuple[int, int]) -
         assert 1 <= settings.split <= max(1, shape[1] // 128)
 
 
-def test_few_rows_fit_one_program() -> None:
-    assert all(few_rows(*shape) <= MAX_BLOCK_ROWS for shape in SHAPES)
+def test_the_products_of_a_layer_give_every_multiprocessor_about_one_program_whatever_the_rows() -> None:
+    for columns, depth in measured_shapes():
+        found = [ring_settings(columns, depth, rows=rows) for rows in (1, 16, 17, 32, 33, 64)]
+        chosen = {(ring.split, ring.tiles) for ring in found if ring is not None}
+        if columns == 248_320:
+            assert chosen == set()
+            continue
+        ((split, tiles),) = chosen
+        assert 0.8 * MULTIPROCESSORS <= columns // (128 * tiles) * split <= 1.05 * MULTIPROCESSORS
+        assert depth // 128 >= split
+
+
+def test_other_products_have_no_ring() -> None:
+    assert ring_settings(5120, 2048, rows=1) is None
 
 
 @pytest.mark.parametrize(
