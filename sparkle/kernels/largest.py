@@ -18,7 +18,9 @@ from sparkle.kernels.launch_order import start_next_then_wait
 GROUP_IDS = 64
 PART_GROUPS = 512
 MAX_PARTS = 8
-MAX_COUNT = 64
+SHARES = 8
+# two sizes alone, for what a request asks for should find its kernels compiled
+KEPT = (32, 64)
 GROUP_WARPS, MERGE_WARPS = 16, 8
 
 
@@ -35,7 +37,7 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         raise ValueError(f"count is {count} but must be 1 to the {logits.shape[1]} columns of logits")
     if logits.stride(1) != 1:
         raise ValueError(f"logits has strides {list(logits.stride())} but a row must be dense: [any, 1]")
-    if logits.is_cuda and count <= MAX_COUNT and logits.shape[1] <= MAX_PARTS * PART_GROUPS * GROUP_IDS:
+    if logits.is_cuda and count <= KEPT[-1] and logits.shape[1] <= MAX_PARTS * PART_GROUPS * GROUP_IDS:
         return largest_triton(logits, count, pdl=True)
     return largest_reference(logits, count)
 
@@ -56,10 +58,9 @@ def largest_triton(logits: Tensor, count: int, *, pdl: bool) -> tuple[Tensor, Te
     """Launches the kernels of largest; `pdl`: as programmatic dependent launches."""
     rows, vocabulary = logits.shape
     parts = -(-vocabulary // (PART_GROUPS * GROUP_IDS))
-    kept = max(2, 1 << (count - 1).bit_length())  # of one, tl.topk makes no block
-    shares = min(kept, MAX_PARTS)
+    kept = next(size for size in KEPT if count <= size)
     group_keys = torch.empty(rows, parts, kept, dtype=torch.int64, device=logits.device)
-    id_keys = torch.empty(rows, shares, kept, dtype=torch.int64, device=logits.device)
+    id_keys = torch.empty(rows, SHARES, kept, dtype=torch.int64, device=logits.device)
     values = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
     ids = torch.empty(rows, count, dtype=torch.int64, device=logits.device)
     if rows:
@@ -75,7 +76,7 @@ def largest_triton(logits: Tensor, count: int, *, pdl: bool) -> tuple[Tensor, Te
             num_warps=GROUP_WARPS,
             launch_pdl=pdl,
         )
-        largest_ids_kernel[shares, rows](
+        largest_ids_kernel[SHARES, rows](
             logits,
             group_keys,
             id_keys,
@@ -83,7 +84,7 @@ def largest_triton(logits: Tensor, count: int, *, pdl: bool) -> tuple[Tensor, Te
             logits.stride(0),
             parts,
             PARTS=1 << (parts - 1).bit_length(),
-            SHARES=shares,
+            SHARES=SHARES,
             IDS=GROUP_IDS,
             KEPT=kept,
             PDL=pdl,
@@ -97,7 +98,7 @@ def largest_triton(logits: Tensor, count: int, *, pdl: bool) -> tuple[Tensor, Te
             ids,
             logits.stride(0),
             count,
-            SHARES=shares,
+            SHARES=SHARES,
             KEPT=kept,
             PDL=pdl,
             num_warps=MERGE_WARPS,

@@ -11,7 +11,7 @@ from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.fp8_inputs import CPU
 from tests.kernels.interpreter import Interpreter
 
-SHAPES = [(1, 7, 1), (3, 200, 5), (1, 33_000, 4), (4, 64, 3)]  # rows, vocabulary, count
+SHAPES = [(3, 200, 5), (1, 33_000, 1)]  # rows, vocabulary, count
 
 
 def logits_with_ties(rows: int, vocabulary: int, device: torch.device = CPU) -> Tensor:
@@ -35,7 +35,7 @@ def assert_largest(got: tuple[Tensor, Tensor], logits: Tensor, count: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "vocabulary", "count"), [*SHAPES, (3, 200, 64), (2, 5, 5), (1, 300, 300)], ids=str
+    ("rows", "vocabulary", "count"), [*SHAPES, (1, 7, 1), (3, 200, 64), (2, 5, 5), (1, 300, 300)], ids=str
 )
 def test_equal_ones_come_by_id(rows: int, vocabulary: int, count: int) -> None:
     logits = logits_with_ties(rows, vocabulary)
@@ -66,8 +66,8 @@ def test_kernels(interpreter: Interpreter, rows: int, vocabulary: int, count: in
 
 
 def test_ids_of_a_row_that_is_not_a_number_are_ids(interpreter: Interpreter) -> None:
-    logits = torch.full((2, 130), torch.nan)
-    logits[1].neg_()
+    logits = torch.full((1, 130), torch.nan)
+    logits[:, 40:].neg_()
     for call in (largest.largest_reference, largest.largest_triton):
         name = f"sparkle.kernels.largest:{call.__name__}"
         options = {"pdl": False} if call is largest.largest_triton else {}
@@ -75,12 +75,12 @@ def test_ids_of_a_row_that_is_not_a_number_are_ids(interpreter: Interpreter) -> 
         assert bool(((ids >= 0) & (ids < 130)).all())
 
 
-@pytest.mark.parametrize("kept", [2, 64])
+@pytest.mark.parametrize("kept", largest.KEPT)
 def test_kernels_compile_without_spills(kept: int) -> None:
     keys = dict.fromkeys(("p_group_keys", "p_id_keys", "p_ids"), "*i64")
     types = {**dict.fromkeys(("p_logits", "p_values"), "*fp32"), **keys}
     types |= dict.fromkeys(("vocabulary", "stride_logits", "parts", "count"), "i32")
-    ids, shares = {"IDS": largest.GROUP_IDS}, {"SHARES": min(largest.MAX_PARTS, kept)}
+    ids, shares = {"IDS": largest.GROUP_IDS}, {"SHARES": largest.SHARES}
     for kernel, sizes, warps in (
         (largest.largest_groups_kernel, {"GROUPS": largest.PART_GROUPS, **ids}, largest.GROUP_WARPS),
         (largest.largest_ids_kernel, {"PARTS": largest.MAX_PARTS, **ids, **shares}, largest.MERGE_WARPS),
