@@ -45,8 +45,6 @@ def attention(sequences: int, width: int, kind: torch.dtype) -> Figure:
     """Few tokens over a long cache."""
     layers = 8 if sequences == 1 else 2
     query, gate, caches, table, starts, contexts = paged_pass(sequences, width, kind, layers=layers)
-    if kind == E4M3:
-        query = query.half()  # as qkv_write gives them for such a cache
     value, spread = time_us(
         lambda i: verify_attention(
             query, *caches[i % layers], table, starts, contexts, width=width, scale=SCALE, gate=gate

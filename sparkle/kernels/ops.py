@@ -54,6 +54,7 @@ from sparkle.kernels.rotary_table import rotary_table as rotary_table
 from sparkle.kernels.sigmoid_mul_quant import sigmoid_mul_quantise as sigmoid_mul_quantise
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
 from sparkle.kernels.verify_attention import verify_attention as verify_attention
+from sparkle.kernels.verify_attention import verify_attention_quantised as verify_attention_quantised
 
 BLOCK = reference.BLOCK
 """Rows and columns of a quantised matrix that share one scale."""

@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkle.kernels import verify_attention
+from sparkle.kernels import attention_join, attention_parts, verify_attention
+from sparkle.kernels.attention_parts import Paged
+from sparkle.kernels.attention_parts_fp8 import HEAD_DIMS
+from sparkle.kernels.quantise import Fp8Rows, quantise_rows_reference
 from sparkle.kernels.tolerance_relative import relative_error, relative_mismatch
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.closeness import assert_same_bits, exact_rows
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.paged_inputs import PagedCase, PagedInputs, exact_attention, paged_inputs
 from tests.kernels.proxy_order import unordered_products
@@ -44,8 +48,19 @@ REAL_CASES = [
 ]
 
 
-def bound_of(case: PagedCase) -> str:
-    return "verify_attention" if case.cache == torch.float8_e4m3fn else "verify_attention_bf16"
+QUANTISED = [
+    PagedCase(contexts=(62, 0, 130), spans=(3, 2, 16), heads=2, kv_heads=1, dim=128),
+    PagedCase(contexts=(70,), spans=(4,), heads=2, kv_heads=1, dim=256, cache=torch.bfloat16),
+    PagedCase(contexts=(9, 1), spans=(2, 1)),  # heads that are no whole groups
+]
+
+
+def bound_of(case: PagedCase, device: torch.device) -> str:
+    if case.cache == torch.bfloat16:
+        return "verify_attention_bf16"
+    # the interpreter sums in float32
+    on_tensor_cores = device.type == "cuda" and case.dim in HEAD_DIMS and case.page_tokens % 64 == 0
+    return "verify_attention_fp8" if on_tensor_cores else "verify_attention"
 
 
 def width_of(case: PagedCase) -> int:
@@ -55,9 +70,19 @@ def width_of(case: PagedCase) -> int:
 def assert_attention(case: PagedCase, inputs: PagedInputs, got: Tensor, *, gated: bool) -> None:
     exact = exact_attention(inputs, scale=SCALE, gated=gated)
     reference = verify_attention.verify_attention_reference(
-        *inputs.attended, width=width_of(case), scale=SCALE, gate=inputs.gate if gated else None
+        Paged(*inputs.attended), scale=SCALE, gate=inputs.gate if gated else None
     )
-    mismatch = relative_mismatch(bound_of(case), got, reference, exact)
+    mismatch = relative_mismatch(bound_of(case, got.device), got, reference, exact)
+    assert mismatch is None, mismatch
+
+
+def assert_quantised(case: PagedCase, inputs: PagedInputs, got: Fp8Rows) -> None:
+    exact = exact_attention(inputs, scale=SCALE, gated=True).flatten(1)
+    reference = verify_attention.verify_attention_quantised(
+        *(part.cpu() for part in inputs.attended), width=width_of(case), scale=SCALE, gate=inputs.gate.cpu()
+    )
+    bound = "verify_attention_quantise"
+    mismatch = relative_mismatch(bound, exact_rows(got), exact_rows(reference).to(exact.device), exact)
     assert mismatch is None, mismatch
 
 
@@ -76,16 +101,19 @@ def test_reference_is_the_formula(case: PagedCase, gated: bool) -> None:
 
 def test_an_empty_batch_is_an_empty_result() -> None:
     inputs = paged_inputs(PagedCase(contexts=(), spans=()), seed=1)
-    got = verify_attention.verify_attention_triton(*inputs.attended, width=1, scale=SCALE)
+    paged = Paged(*inputs.attended)
+    got = verify_attention.verify_attention_triton(paged, width=1, scale=SCALE, pdl=False)
     assert got.shape == (0, 4, 32)
+    rows = verify_attention.verify_attention_quantised_triton(paged, width=1, scale=SCALE, pdl=False)
+    assert (rows.values.shape, rows.scales.shape) == ((0, 128), (0, 1))
 
 
 def test_every_multiprocessor_has_work() -> None:
-    assert verify_attention.num_splits(1, 4, 33_000) == 33
-    assert verify_attention.num_splits(8, 4, 33_000) == 4
-    assert verify_attention.num_splits(64, 4, 33_000) == 1
+    assert attention_parts.num_splits(1, 4, 33_000) == 33
+    assert attention_parts.num_splits(8, 4, 33_000) == 4
+    assert attention_parts.num_splits(64, 4, 33_000) == 1
     # never more programs than tiles
-    assert verify_attention.num_splits(1, 4, 100) == 2
+    assert attention_parts.num_splits(1, 4, 100) == 2
 
 
 def test_wrong_inputs_are_refused() -> None:
@@ -102,19 +130,77 @@ def test_wrong_inputs_are_refused() -> None:
         verify_attention.verify_attention(query, keys[:, ::2], values[:, ::2], *rest, width=16, scale=1.0)
 
 
+@pytest.mark.parametrize("case", QUANTISED, ids=str)
+def test_quantised_is_the_gated_result_in_groups(case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=1, dtype=torch.float32)
+    width, gate = width_of(case), inputs.gate
+    got = verify_attention.verify_attention_quantised(*inputs.attended, width=width, scale=SCALE, gate=gate)
+    plain = verify_attention.verify_attention(*inputs.attended, width=width, scale=SCALE, gate=gate)
+    want = quantise_rows_reference(plain.flatten(1))
+    assert_same_bits(got.values, want.values)
+    assert_same_bits(got.scales, want.scales)
+
+
+@pytest.mark.parametrize("case", QUANTISED, ids=str)
+def test_quantised_kernel(interpreter: Interpreter, case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=2)
+    got = interpreter.call(
+        f"{MODULE}:verify_attention_quantised_triton",
+        Paged(*inputs.attended),
+        width=width_of(case),
+        scale=SCALE,
+        gate=inputs.gate,
+        pdl=False,
+    )
+    assert_quantised(case, inputs, got)
+
+
+@pytest.mark.parametrize("quantise", [False, True])
+@pytest.mark.parametrize("splits", [1, 4, 33, 132])
+def test_join_compiles_without_spills(splits: int, quantise: bool) -> None:
+    padded = 1 << (splits - 1).bit_length()
+    compiled = compile_for_h200(
+        attention_join.join_parts_kernel,
+        {
+            "p_parts": "*fp16",
+            "p_sums": "*fp32",
+            "p_gate": "*bf16",
+            "p_out": "*fp8e4nv" if quantise else "*bf16",
+            "p_scales": "*fp32",
+            "rows": "i32",
+            "stride_row": "i32",
+            "stride_head": "i32",
+        },
+        {
+            "GATED": True,
+            "QUANTISE": quantise,
+            "DIM": 256,
+            "LANES": attention_join.LANES,
+            "SPLITS": splits,
+            "PADDED": padded,
+            "STEP": min(attention_join.PARTS_AT_ONCE, padded),
+            "PDL": True,
+        },
+        aligned=frozenset({"stride_row", "stride_head"}),
+        warps=attention_join.WARPS,
+    )
+    assert compiled.stack_bytes == 0
+    before, _ = compiled.ptx.split("griddepcontrol.wait", 1)
+    assert "ld.global" not in before
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(interpreter: Interpreter, case: PagedCase) -> None:
     inputs = paged_inputs(case, seed=2)
     gated = case.page_tokens == 64
-    # gated cases of e4m3 with queries as qkv_write gives them
     half = gated and case.cache == torch.float8_e4m3fn
     got = interpreter.call(
         f"{MODULE}:verify_attention_triton",
-        inputs.query.half() if half else inputs.query,
-        *inputs.attended[1:],
+        Paged(inputs.query.half() if half else inputs.query, *inputs.attended[1:]),
         width=width_of(case),
         scale=SCALE,
         gate=inputs.gate if gated else None,
+        pdl=False,
     )
     assert got.dtype == torch.bfloat16
     assert_attention(case, inputs, got, gated=gated)
@@ -123,10 +209,10 @@ def test_kernel(interpreter: Interpreter, case: PagedCase) -> None:
 @pytest.mark.parametrize("width", [1, 4, 8, 16])
 @pytest.mark.parametrize("cache", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
 def test_kernel_compiles_to_tensor_core_products(width: int, cache: torch.dtype) -> None:
-    settings = verify_attention.launch_settings(width * 6, cache)
+    settings = attention_parts.launch_settings(width * 6, cache)
     query, pages = ("*fp16", "*fp8e4nv") if cache.itemsize == 1 else ("*bf16", "*bf16")
     compiled = compile_for_h200(
-        verify_attention.verify_attention_kernel,
+        attention_parts.attention_parts_kernel,
         TYPES | {"p_query": query, "p_keys": pages, "p_values": pages},
         {
             "HEADS": 24,
@@ -134,17 +220,17 @@ def test_kernel_compiles_to_tensor_core_products(width: int, cache: torch.dtype)
             "DIM": 256,
             "PAGE": 64,
             "ROWS": settings.rows,
-            "TILE": verify_attention.TILE_TOKENS,
+            "TILE": attention_parts.TILE_TOKENS,
             "SPLITS": 33,
+            "PDL": True,
         },
         aligned=frozenset({"stride_row", "stride_head"}),
         warps=settings.warps,
         stages=settings.stages,
-        pdl=False,
     )
     assert compiled.stack_bytes == 0
     # as many programs of a multiprocessor as the split counts on
-    fitting = settings.programs // verify_attention.PROGRAMS
+    fitting = settings.programs // attention_parts.PROGRAMS
     assert fitting == 1 or settings.rows < 64 or fitting * compiled.shared_bytes <= SHARED_LIMIT_BYTES
     assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
     assert "cp.async" in compiled.ptx
@@ -171,3 +257,19 @@ def test_kernel_on_the_gpu(gpu: torch.device, case: PagedCase) -> None:
     assert torch.equal(attend(inputs.query), got)
     if case.cache == torch.float8_e4m3fn:
         assert torch.equal(attend(inputs.query.half()), got)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*QUANTISED[:2], *REAL_CASES], ids=str)
+def test_quantised_kernel_on_the_gpu(gpu: torch.device, case: PagedCase) -> None:
+    inputs = paged_inputs(case, seed=4).on(gpu)
+
+    def attend() -> Fp8Rows:
+        return verify_attention.verify_attention_quantised(
+            *inputs.attended, width=width_of(case), scale=SCALE, gate=inputs.gate
+        )
+
+    got, again = attend(), attend()
+    assert_quantised(case, inputs, got)
+    assert_same_bits(again.values, got.values)
+    assert_same_bits(again.scales, got.scales)

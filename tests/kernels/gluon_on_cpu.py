@@ -1,0 +1,156 @@
+"""Gluon's language for Triton's interpreter, which does not know it: the same sums, without layouts.
+
+What a kernel says about time is held against it: a copy to shared memory is seen once its group has been
+waited for, NaN until then; a product is a value once it has been waited for, and its operands must stay as
+they are so long. Barriers and fences do nothing: one thread does all.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# triton has no types
+from triton import language  # pyright: ignore[reportMissingTypeStubs] it has none
+from triton.runtime import interpreter  # pyright: ignore[reportMissingTypeStubs]
+
+Array = npt.NDArray[Any]
+tl: Any = language
+
+
+class Shared:
+    """Shared memory, or a view of it."""
+
+    def __init__(self, data: Array, kind: Any) -> None:
+        self.data = data
+        self.kind = kind
+        self.shape = data.shape
+
+    def index(self, place: Any) -> Shared:
+        """One of the first dimension."""
+        return Shared(self.data[int(place)], self.kind)
+
+    def permute(self, order: list[int]) -> Shared:
+        """The same with its dimensions in another order."""
+        return Shared(self.data.transpose(order), self.kind)
+
+    def load(self, layout: object = None) -> Any:
+        """A tensor of what is there now."""
+        handle = interpreter.TensorHandle(self.data.copy(), self.kind)
+        return tl.core.tensor(handle, tl.core.block_type(self.kind, list(self.shape)))
+
+    def store(self, value: Any) -> None:
+        """Writes a tensor."""
+        assert value.dtype == self.kind
+        self.data[...] = value.handle.data
+
+    def spoil(self) -> None:
+        """Writes NaN."""
+        self.data.view(np.uint8)[...] = 0x7F  # also in float16: all ones but the sign
+
+
+class Product:
+    """A product that has been started."""
+
+    def __init__(self, a: Any, b: Shared, start: Any, use_acc: bool) -> None:
+        operands = [x for x in (a, b) if isinstance(x, Shared)]
+        self._read = [(x, x.data.copy()) for x in operands]
+        left = a.load() if isinstance(a, Shared) else a
+        before: Any = start._value if isinstance(start, Product) else start
+        self._value: Any = tl.dot(left, b.load(), before) if use_acc else tl.dot(left, b.load())
+        self._before = start if isinstance(start, Product) else None
+
+    def wait(self) -> Any:
+        """The value; RuntimeError where an operand was overwritten meanwhile."""
+        if self._before is not None:
+            self._before.wait()
+        for operand, then in self._read:
+            if not np.array_equal(operand.data.view(np.uint8), then.view(np.uint8)):
+                raise RuntimeError("an operand was overwritten while the product was taken")
+        return self._value
+
+
+class Copies:
+    """Asynchronous copies to shared memory, in groups."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Shared, Any]] = []
+        self._groups: list[list[tuple[Shared, Any]]] = []
+
+    def async_copy_global_to_shared(self, target: Shared, pointer: Any, mask: Any) -> None:
+        """Starts one; zeros where the mask is false."""
+        self._open.append((target, tl.load(pointer, mask=mask, other=0.0)))
+        target.spoil()
+
+    def commit_group(self) -> None:
+        """Ends a group."""
+        self._groups.append(self._open)
+        self._open = []
+
+    def wait_group(self, pending: int) -> None:
+        """Until all groups but the last `pending` have come."""
+        while len(self._groups) > int(pending):
+            for target, value in self._groups.pop(0):
+                target.store(value)
+
+
+class Gluon:
+    """Stands for triton.experimental.gluon.language: what is not here is as in triton.language."""
+
+    def __init__(self) -> None:
+        hopper = SimpleNamespace(
+            async_copy=Copies(),
+            fence_async_shared=lambda: None,
+            warpgroup_mma=self._warpgroup_mma,
+            warpgroup_mma_wait=self._warpgroup_mma_wait,
+        )
+        self.nvidia = SimpleNamespace(hopper=hopper)
+        # tensors of the interpreter have no layout
+        tl.core.block_type.layout = None
+
+    def __getattr__(self, name: str) -> Any:
+        return _no_layout if name.endswith("Layout") else getattr(tl, name)
+
+    def arange(self, start: int, stop: int, layout: object) -> Any:
+        """start to stop - 1."""
+        return tl.arange(start, stop)
+
+    def full(self, shape: list[int], value: float, dtype: Any, layout: object) -> Any:
+        """The same everywhere."""
+        return tl.full(shape, value, dtype)
+
+    def zeros(self, shape: list[int], dtype: Any, layout: object) -> Any:
+        """Zeros."""
+        return tl.zeros(shape, dtype)
+
+    def convert_layout(self, value: Any, layout: object) -> Any:
+        """The value as it is."""
+        return value
+
+    def thread_barrier(self) -> None:
+        """Nothing."""
+
+    def allocate_shared_memory(self, dtype: Any, shape: list[int], layout: object) -> Shared:
+        """Shared memory full of NaN."""
+        kind = np.uint8 if dtype.primitive_bitwidth == 8 else np.float16
+        shared = Shared(np.zeros(shape, dtype=kind), dtype)
+        shared.spoil()
+        return shared
+
+    def _warpgroup_mma(
+        self, a: Any, b: Shared, start: Any, *, use_acc: bool = True, is_async: bool
+    ) -> Product:
+        assert is_async
+        return Product(a, b, start, use_acc)
+
+    def _warpgroup_mma_wait(self, pending: int, deps: list[Product]) -> Any:
+        assert pending == 0
+        values = [product.wait() for product in deps]
+        return values[0] if len(values) == 1 else values
+
+
+def _no_layout(*_: object) -> None:
+    """What every layout is here."""
