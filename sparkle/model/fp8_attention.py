@@ -33,9 +33,7 @@ class Fp8Attention:
     ) -> Tensor:
         """Normed rows [T, hidden], table of ops.rotary_table; float parts [P, T, hidden] to be added."""
         runs = _runs_of(batch)
-        # e4m3 keys are multiplied in float16, which holds them exactly, but by cuDNN in bfloat16
-        dtype = torch.bfloat16 if runs is None else torch.float16
-        query, gate = self._project(x, table, batch.cells, key_pages, value_pages, dtype=dtype)
+        query, gate = self._project(x, table, batch.cells, key_pages, value_pages)
         if runs is None:
             assert isinstance(batch, PromptBatch), "a verify pass is runs"
             attended = self._read(query, gate, batch, key_pages, value_pages)
@@ -46,7 +44,7 @@ class Fp8Attention:
     def _verify(
         self, query: Tensor, gate: Tensor, runs: Pieces, key_pages: Tensor, value_pages: Tensor
     ) -> ops.Fp8Rows:
-        attended = ops.verify_attention(
+        return ops.verify_attention_quantised(
             query,
             key_pages,
             value_pages,
@@ -57,7 +55,6 @@ class Fp8Attention:
             scale=self._scale,
             gate=gate,
         )
-        return ops.quantise_rows(attended.flatten(1))
 
     def _read(
         self, query: Tensor, gate: Tensor, batch: PromptBatch, key_pages: Tensor, value_pages: Tensor
@@ -79,16 +76,9 @@ class Fp8Attention:
         return ops.sigmoid_mul_quantise(attended, gate)
 
     def _project(
-        self,
-        x: ops.Fp8Rows,
-        table: Tensor,
-        cells: Tensor,
-        key_pages: Tensor,
-        value_pages: Tensor,
-        *,
-        dtype: torch.dtype,
+        self, x: ops.Fp8Rows, table: Tensor, cells: Tensor, key_pages: Tensor, value_pages: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Rotated queries in `dtype` and gates [T, H, D]; keys and values go to their pages."""
+        """Rotated queries and gates [T, H, D]; keys and values go to their pages."""
         config, weights = self._config, self._weights
         rows = x.values.shape[0]
         parts = ops.fp8_linear(x, weights.qkvg).split_with_sizes(self._sizes, dim=1)
@@ -104,7 +94,6 @@ class Fp8Attention:
             value_pages,
             cells,
             eps=config.rms_norm_eps,
-            query_dtype=dtype,
         )
         return query, gate
 
