@@ -197,7 +197,7 @@ def stored(b_x: Block, p_pages: Pointer) -> Block:
     return b_x.to(p_pages.dtype.element_ty)
 
 
-@jit("rows", "stride_query", "stride_key", "stride_value")
+@jit("rows")
 def qkv_write_kernel(
     p_query: Pointer,  # [rows, HEADS, DIM], of strides stride_query, stride_query_head, 1
     p_key: Pointer,  # [rows, KV_HEADS, DIM], likewise
