@@ -57,12 +57,13 @@ def attention(sequences: int, width: int, kind: torch.dtype) -> Figure:
 
 
 def recurrent(sequences: int, width: int) -> Figure:
-    """Gated DeltaNet, all but one of the last pass's tokens accepted."""
+    """Gated DeltaNet all but one of the last pass's tokens accepted."""
     layers = 24 if sequences == 1 else 8
     qkv, ba, conv, gates, memories, starts, slots = gdn_pass(sequences, width, layers=layers)
     accepted = torch.full_like(slots, max(1, width - 1))
     value, spread = time_us(
-        lambda i: gdn_step(qkv, ba, conv, gates, memories[i % layers], starts, slots, accepted), 24
+        lambda i: gdn_step(qkv, ba, conv, gates, memories[i % layers], starts, slots, accepted, width=width),
+        24,
     )
     moved = 2 * sequences * VALUE_HEADS * STATE_DIM**2 * 4
     return _memory_bound(f"gdn_step_{sequences}x{width}", value, spread, moved)

@@ -74,7 +74,7 @@ def gdn_pass(
     ]
     qkv = random_bf16(rows, CHANNELS + VALUE_HEADS * STATE_DIM)[:, :CHANNELS]
     slots = torch.arange(sequences, device="cuda")
-    ba, conv = random_bf16(rows, 2 * VALUE_HEADS), random_bf16(CHANNELS, TAPS)
+    ba, conv = random_bf16(rows, 2 * VALUE_HEADS).float(), random_bf16(CHANNELS, TAPS).float()
     return qkv, ba, conv, gates, memories, equal_spans(sequences, width), slots
 
 

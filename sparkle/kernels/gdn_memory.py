@@ -13,6 +13,8 @@ WINDOW = 16
 """Tokens of one sequence in a pass at most."""
 TAPS = 4
 """Width of the convolution."""
+PARTS = 2
+"""Programs that share a head on a GPU; each has its copy of what it reads while others write already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +36,9 @@ class GdnMemory:
     states: Tensor  # float32 [slots, Hv, K, V]
     columns: Tensor  # float [slots, TAPS-1, C], the convolution's inputs before the window, oldest first
     inputs: Tensor  # the same dtype [slots, WINDOW, C], the convolution's inputs
-    keys: Tensor  # float32 [slots, WINDOW, Hk, K], unit length
-    log_decays: Tensor  # float32 [slots, WINDOW, Hv]
-    writes: Tensor  # float32 [slots, WINDOW, Hv, V], the rows that the delta rule would add
+    keys: Tensor  # the same dtype [slots, PARTS, WINDOW, Hv, K], of any length
+    log_decays: Tensor  # float32 [slots, PARTS, WINDOW, Hv]
+    writes: Tensor  # float32 [slots, WINDOW, Hv, V]: a token adds the product of its key and its row here
 
     @classmethod
     def empty(
@@ -60,8 +62,8 @@ class GdnMemory:
             states=zeros(value_heads, key_dim, value_dim),
             columns=zeros(TAPS - 1, channels, of=dtype),
             inputs=zeros(WINDOW, channels, of=dtype),
-            keys=zeros(WINDOW, key_heads, key_dim),
-            log_decays=zeros(WINDOW, value_heads),
+            keys=zeros(PARTS, WINDOW, value_heads, key_dim, of=dtype),
+            log_decays=zeros(PARTS, WINDOW, value_heads),
             writes=zeros(WINDOW, value_heads, value_dim),
         )
 
@@ -70,25 +72,31 @@ class GdnMemory:
         """Inputs of the convolution a token."""
         return self.columns.shape[2]
 
+    @property
+    def key_heads(self) -> int:
+        """Heads of the queries and keys."""
+        _, value_heads, key_dim, value_dim = self.states.shape
+        return (self.channels - value_heads * value_dim) // (2 * key_dim)
+
     def check(self) -> None:
         """Raises ValueError where a field's shape, dtype or strides are not those above."""
         require_dtype("states", self.states, torch.float32)
         require_shape("states", self.states, None, None, None, None)
         slots, value_heads, key_dim, value_dim = self.states.shape
-        require_dtype("keys", self.keys, torch.float32)
-        require_shape("keys", self.keys, slots, WINDOW, None, key_dim)
-        key_heads = self.keys.shape[2]
-        if key_heads == 0 or value_heads % key_heads:
-            raise ValueError(
-                f"states have {value_heads} heads but must have a multiple of the {key_heads} keys'"
-            )
-        channels = 2 * key_heads * key_dim + value_heads * value_dim
         require_dtype("columns", self.columns, *FLOATS)
-        require_shape("columns", self.columns, slots, TAPS - 1, channels)
+        require_shape("columns", self.columns, slots, TAPS - 1, None)
+        key_heads, rest = divmod(self.channels - value_heads * value_dim, 2 * key_dim)
+        if key_heads < 1 or rest or value_heads % key_heads:
+            raise ValueError(
+                f"columns have {self.channels} channels but must have {value_heads} values of {value_dim}, "
+                f"and queries and keys of {key_dim} for as many heads or for a fraction of them"
+            )
         require_dtype("inputs", self.inputs, self.columns.dtype)
-        require_shape("inputs", self.inputs, slots, WINDOW, channels)
+        require_shape("inputs", self.inputs, slots, WINDOW, self.channels)
+        require_dtype("keys", self.keys, self.columns.dtype)
+        require_shape("keys", self.keys, slots, PARTS, WINDOW, value_heads, key_dim)
         require_dtype("log_decays", self.log_decays, torch.float32)
-        require_shape("log_decays", self.log_decays, slots, WINDOW, value_heads)
+        require_shape("log_decays", self.log_decays, slots, PARTS, WINDOW, value_heads)
         require_dtype("writes", self.writes, torch.float32)
         require_shape("writes", self.writes, slots, WINDOW, value_heads, value_dim)
         for name in ("states", "columns", "inputs", "keys", "log_decays", "writes"):

@@ -13,11 +13,19 @@ from sparkle.kernels.jit import Block, constexpr, jit, tl
 
 
 @jit()
-def inverse_of_16(b_lower: Block, o_i: Block, o_j: Block, PRECISION: constexpr) -> Block:
-    """(I + b_lower)⁻¹ float32 [..., 16, 16]; b_lower strictly lower, o_i, o_j its row and column numbers."""
+def inverse_of_16(
+    b_lower: Block, o_i: Block, o_j: Block, PRECISION: constexpr, ROWS: constexpr = 16
+) -> Block:
+    """(I + b_lower)⁻¹ float32 [..., 16, 16]; b_lower strictly lower, o_i, o_j its row and column numbers.
+
+    Of b_lower only the first ROWS rows are not 0; products that would be 0 are left out, so the result is the
+    same for every ROWS.
+    """
     b_n = tl.where(o_i // 4 == o_j // 4, b_lower, 0.0)
     b_d = _finished(b_n, tl.where(o_i == o_j, 1.0, 0.0) - b_n, PRECISION)
-    return _joined(b_d, tl.where(o_i // 4 == o_j // 4, 0.0, b_lower), PRECISION)
+    if ROWS > 4:
+        b_d = _joined(b_d, tl.where(o_i // 4 == o_j // 4, 0.0, b_lower), PRECISION, ROWS)
+    return b_d
 
 
 @jit()
@@ -69,9 +77,11 @@ def _stacked(b_top: Block, b_bottom: Block) -> Block:
 
 
 @jit()
-def _joined(b_d: Block, b_n: Block, PRECISION: constexpr) -> Block:
+def _joined(b_d: Block, b_n: Block, PRECISION: constexpr, ROWS: constexpr) -> Block:
     b_m = _product(b_d, b_n, PRECISION)
-    return _finished(b_m, b_d - _product(b_m, b_d, PRECISION), PRECISION)
+    b_d -= _product(b_m, b_d, PRECISION)
+    # of two blocks M² is 0
+    return b_d if ROWS <= 8 else _finished(b_m, b_d, PRECISION)
 
 
 @jit()

@@ -10,52 +10,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkle.kernels import gdn_inputs, gdn_step, reference_sequence
+from sparkle.kernels import gdn_step, reference_sequence
 from sparkle.kernels.gdn_memory import WINDOW, GdnGates, GdnMemory
 from sparkle.kernels.tolerance_relative import relative_mismatch
-from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
+from tests.kernels.closeness import assert_same_bits
 from tests.kernels.gdn_inputs import ExactGdn, GdnShape, GdnWeights, random_rows, random_weights
 from tests.kernels.interpreter import Interpreter
-from tests.kernels.proxy_order import unordered_products
 
 Step = Callable[..., Tensor]
 CPU = torch.device("cpu")
+WIDTHS = (1, 4, 8, WINDOW)
 SMALL = GdnShape()
 REAL = GdnShape(key_heads=16, value_heads=48, dim=128)
-FLOATS = (
-    "p_a_log",
-    "p_states",
-    "p_keys",
-    "p_log_decays",
-    "p_writes",
-    "p_queries",
-    "p_old_keys",
-    "p_values",
-    "p_betas",
-    "p_old_decays",
-)
-TYPES = {
-    **dict.fromkeys(FLOATS, "*fp32"),
-    "p_qkv": "*bf16",
-    "p_ba": "*bf16",
-    "p_conv": "*bf16",
-    "p_dt_bias": "*bf16",
-    "p_columns": "*bf16",
-    "p_inputs": "*bf16",
-    "p_out": "*bf16",
-    "p_starts": "*i64",
-    "p_slots": "*i64",
-    "p_accepted": "*i64",
-    "stride_qkv": "i32",
-    "stride_ba": "i32",
-}
 
 
 def call_in(interpreter: Interpreter) -> Step:
     """gdn_step's kernels in the interpreter; what they wrote comes back as a copy."""
 
-    def step(*args: object) -> Tensor:
-        out, parts = interpreter.call("tests.kernels.test_gdn_step:step_and_memory", *args)
+    def step(*args: object, width: int = WINDOW) -> Tensor:
+        out, parts = interpreter.call("tests.kernels.test_gdn_step:step_and_memory", *args, width=width)
         memory = args[4]
         assert isinstance(memory, GdnMemory)
         assert isinstance(out, Tensor)
@@ -66,11 +39,11 @@ def call_in(interpreter: Interpreter) -> Step:
     return step
 
 
-def step_and_memory(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def step_and_memory(*args: Any, width: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Runs in the interpreter's process: the result, and the memory as it is then."""
     memory = args[4]
     assert isinstance(memory, GdnMemory)
-    out = gdn_step.gdn_step_triton(*args)
+    out = gdn_step.gdn_step_triton(*args, width=width, pdl=False)
     return out, {name: getattr(memory, name) for name in GdnMemory.__slots__}
 
 
@@ -140,6 +113,28 @@ def run_windows(
             "gdn_state", memory.states[slots.to(device)], reference.states[slots], torch.stack(states)
         )
     assert memory.states[count].isnan().all()
+
+
+def compare_widths(step: Step, shape: GdnShape, rows: int, *, device: torch.device = CPU) -> None:
+    """A span of so many rows behind a full window: whatever the width is said to be, the same to the bit."""
+    weights = random_weights(shape, seed=1).to(device)
+    before, after = (
+        [part.to(device) for part in random_rows(shape, count, seed=seed, dtype=torch.bfloat16)]
+        for count, seed in ((WINDOW, 2), (rows, 3))
+    )
+    results: list[list[Tensor]] = []
+    for width in (width for width in WIDTHS if width >= rows):
+        memory = shape.memory(1, dtype=torch.bfloat16, device=device)
+        out = torch.empty(0)
+        for qkv, ba, accepted, limit in ((*before, 0, WINDOW), (*after, WINDOW - 1, width)):
+            places = (torch.tensor(part, device=device) for part in ([0, qkv.shape[0]], [0], [accepted]))
+            out = step(qkv, ba, weights.conv, weights.gates, memory, *places, width=limit)
+        copies = (part[:, :, :rows] for part in (memory.keys, memory.log_decays))
+        window = (part[:, :rows] for part in (memory.writes, memory.inputs))
+        results.append([out, memory.states, memory.columns, *copies, *window])
+    for other in results:
+        for got, want in zip(other, results[-1], strict=True):
+            assert_same_bits(got, want)
 
 
 def random_plans(sequences: int, passes: int, *, seed: int) -> list[list[tuple[int, int]]]:
@@ -236,27 +231,9 @@ def test_kernel_whatever_is_accepted(interpreter: Interpreter) -> None:
     run_windows(call_in(interpreter), SMALL, random_plans(2, 4, seed=7))
 
 
-def test_kernel_compiles_without_spills() -> None:
-    sizes = {"KEY_HEADS": 16, "VALUE_HEADS": 48, "DIM": 128, "W": WINDOW}
-    blocks = {
-        "BV": gdn_step.BLOCK_V,
-        "BK": gdn_step.BLOCK_K,
-        "PRECISION": gdn_step.PRECISION,
-        "READ_PRECISION": gdn_step.READ_PRECISION,
-    }
-    for kernel, constants, warps in (
-        (gdn_inputs.gdn_inputs_kernel, {**sizes, "CHANNELS": REAL.channels, "TAPS": 4}, 4),
-        (gdn_step.gdn_step_kernel, sizes | blocks, gdn_step.WARPS),
-    ):
-        compiled = compile_for_h200(
-            kernel, TYPES, constants, aligned=frozenset({"stride_qkv"}), warps=warps, stages=1, pdl=False
-        )
-        # four registers too many in the step: the settings without them were 19 % slower with 8 sequences
-        assert compiled.stack_bytes <= (16 if kernel is gdn_step.gdn_step_kernel else 0)
-        assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
-        assert unordered_products(compiled.ptx) == 0
-        if kernel is gdn_step.gdn_step_kernel:
-            assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in compiled.ptx
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernel_of_each_width(interpreter: Interpreter, width: int) -> None:
+    compare_widths(call_in(interpreter), SMALL, width)
 
 
 @pytest.mark.gpu
@@ -279,3 +256,28 @@ def test_kernel_twice_on_the_gpu(gpu: torch.device) -> None:
         results.append((out, memory.states))
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernel_of_each_width_on_the_gpu(gpu: torch.device, width: int) -> None:
+    compare_widths(gdn_step.gdn_step, REAL, width, device=gpu)
+
+
+@pytest.mark.gpu
+def test_passes_that_start_early_on_the_gpu(gpu: torch.device) -> None:
+    weights = random_weights(REAL, seed=1).to(gpu)
+    qkv, ba = (part.to(gpu) for part in random_rows(REAL, 24, seed=2, dtype=torch.bfloat16))
+    starts, slots, counts = (torch.tensor(part, device=gpu) for part in ([0, 16, 24], [1, 0], [9, 8]))
+    results: list[Tensor] = []
+    for pdl in False, True:
+        memory = REAL.memory(2, dtype=torch.bfloat16, device=gpu)
+        for part in (memory.inputs, memory.keys, memory.log_decays, memory.writes):
+            part.zero_()
+        # nothing waits in between but the kernels themselves
+        for _ in range(20):
+            gdn_step.gdn_step_triton(
+                qkv, ba, weights.conv, weights.gates, memory, starts, slots, counts, width=WINDOW, pdl=pdl
+            )
+        results.append(memory.states)
+    assert_same_bits(*results)
