@@ -30,7 +30,7 @@ def gdn_inputs_triton(
     """SiLU of the convolution, of qkv's dtype [T, C]; arguments as gdn_step's.
 
     Moves `memory.columns` on past the accepted inputs and leaves the new ones in `memory.inputs`. No span has
-    more than `width` rows. A kernel behind this one may start as soon as what ran in front of it has ended.
+    more than `width` rows. With `pdl` the kernel behind may start as soon as what ran in front has ended.
     """
     mixed = torch.empty(qkv.shape[0], memory.channels, dtype=qkv.dtype, device=qkv.device)
     channels = min(CHANNELS_PER_PROGRAM, memory.channels & -memory.channels)
@@ -51,7 +51,8 @@ def gdn_inputs_triton(
         TAPS=TAPS,
         PDL=pdl,
         num_warps=WARPS,
-        launch_pdl=pdl,
+        # itself not launched early: it stands where a second stream joins
+        launch_pdl=False,
     )
     return mixed
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from sparkle.kernels import reference_sequence
 from sparkle.kernels.checks import FLOATS, require_dtype, require_one_device, require_shape, require_spans
-from sparkle.kernels.gdn_inputs import softplus
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+from sparkle.kernels.softplus import softplus
 
 BLOCK_CHANNELS, PIECE_ROWS = 1024, 64
 WARPS = 4

@@ -18,8 +18,8 @@ from torch import Tensor
 from sparkle.kernels.checks import FLOATS, require_dtype, require_one_device, require_shape, require_spans
 from sparkle.kernels.gdn_inputs import gdn_inputs_triton
 from sparkle.kernels.gdn_memory import PARTS, TAPS, WINDOW, GdnGates, GdnMemory
-from sparkle.kernels.gdn_solve import gdn_solve_triton
 from sparkle.kernels.gdn_step_kernel import gdn_step_kernel
+from sparkle.kernels.gdn_window import gdn_window_triton
 
 WARPS = 4
 
@@ -178,7 +178,7 @@ def gdn_step_triton(
         return out
     mixed = gdn_inputs_triton(qkv, conv, memory, span_starts, slots, accepted, width=width, pdl=pdl)
     heads = {"key_heads": memory.key_heads, "value_heads": value_heads, "dim": dim}
-    solved = gdn_solve_triton(mixed, ba, gates, span_starts, slots, **heads, width=width, pdl=pdl)
+    window = gdn_window_triton(mixed, ba, gates, span_starts, slots, **heads, width=width, pdl=pdl)
     gdn_step_kernel[PARTS, value_heads, spans](
         memory.states,
         memory.keys,
@@ -188,8 +188,8 @@ def gdn_step_triton(
         slots,
         accepted,
         mixed,
-        solved.scales,
-        solved.parts,
+        window.scales,
+        window.parts,
         out,
         KEY_HEADS=memory.key_heads,
         HEADS=value_heads,

@@ -9,7 +9,7 @@ front of which Triton 3.6 may order memory wrongly.
 
 from __future__ import annotations
 
-from sparkle.kernels.gdn_solve import in_three
+from sparkle.kernels.gdn_window import in_three
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 
 
@@ -34,7 +34,6 @@ def folded(
     accepted: Block,
     BV: constexpr,
     W: constexpr,
-    PLACE: constexpr,
 ) -> Block:
     """S ← exp(Σ g) S + Σ_j exp(Σ_{i>j} g_i) w_j k_jᵀ, in place; returns it [BV / 16, 16, K].
 
@@ -50,12 +49,9 @@ def folded(
     b_high, b_middle, b_low = in_three(b_w * b_since[None, None, :])
     # keys are exact in bfloat16
     b_k = for_each(b_k, BV)
-    if PLACE == 1:
-        b_change = tl.dot(b_middle, b_k, tl.dot(b_low, b_k))
-        b_state = tl.dot(b_high, b_k, b_state * tl.exp(tl.sum(b_g, axis=0)) + b_change)
-    else:
-        b_change = tl.dot(b_high, b_k, tl.dot(b_middle, b_k, tl.dot(b_low, b_k)))
-        b_state = b_state * tl.exp(tl.sum(b_g, axis=0)) + b_change
+    b_change = tl.dot(b_high, b_k, tl.dot(b_middle, b_k, tl.dot(b_low, b_k)))
+    # a sum of its own: added to the state by the tensor core, it would be cut off instead of rounded
+    b_state = b_state * tl.exp(tl.sum(b_g, axis=0)) + b_change
     tl.store(p_state, b_state)
     return b_state
 
@@ -70,8 +66,8 @@ def gdn_step_kernel(
     p_slots: Pointer,  # int64 [S]
     p_accepted: Pointer,  # int64 [S]
     p_mixed: Pointer,  # bfloat16 [T, (2 KEY_HEADS + HEADS) DIM]: queries, keys, values
-    p_scales: Pointer,  # GdnSolved's two
-    p_solved: Pointer,
+    p_scales: Pointer,  # GdnWindow's two
+    p_parts: Pointer,
     p_out: Pointer,  # bfloat16 [T, HEADS, DIM]
     KEY_HEADS: constexpr,
     HEADS: constexpr,
@@ -79,7 +75,6 @@ def gdn_step_kernel(
     BV: constexpr,
     W: constexpr,
     PDL: constexpr,
-    PLACE: constexpr = 0,
 ) -> None:
     i_part, i_head, i_span = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     slot = tl.load(p_slots + i_span)
@@ -98,7 +93,7 @@ def gdn_step_kernel(
     p_key = p_keys + (window + o_i * HEADS) * DIM + o_dim[None, :]
     p_log_decay = p_log_decays + window + o_token * HEADS
     p_write = p_writes + (slot * W * HEADS + i_head + o_t * HEADS) * DIM + o_v
-    b_state = folded(p_state, p_key, p_log_decay, p_write, accepted, BV, W, PLACE)
+    b_state = folded(p_state, p_key, p_log_decay, p_write, accepted, BV, W)
     b_high, b_middle, b_low = in_three(b_state)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -115,7 +110,7 @@ def gdn_step_kernel(
     place = i_span * HEADS + i_head
     p_scale = p_scales + place * (3 * W) + o_token
     b_key_scale, b_query_scale, b_g = tl.load(p_scale), tl.load(p_scale + W), tl.load(p_scale + 2 * W)
-    p_square = p_solved + place * (6 * W * W) + o_i * W + o_token[None, :]
+    p_square = p_parts + place * (6 * W * W) + o_i * W + o_token[None, :]
     b_p0, b_p1, b_p2 = tl.load(p_square), tl.load(p_square + W * W), tl.load(p_square + 2 * W * W)
     b_q0, b_q1 = tl.load(p_square + 3 * W * W), tl.load(p_square + 4 * W * W)
     b_kt, b_qt = for_each(tl.trans(b_k), BV), for_each(tl.trans(b_q), BV)

@@ -45,10 +45,8 @@ class Fp8DeltaNet:
         ops.gdn_step(no_rows, no_gates, weights.conv, weights.gates, memory, starts, slots, accepted)
 
     def _step(self, qkv: Tensor, ba: Tensor, batch: VerifyBatch, memory: ops.GdnMemory) -> Tensor:
-        weights = self._weights
-        return ops.gdn_step(
-            qkv, ba, weights.conv, weights.gates, memory, batch.span_starts, batch.slots, batch.accepted
-        )
+        weights, places = self._weights, (batch.span_starts, batch.slots, batch.accepted)
+        return ops.gdn_step(qkv, ba, weights.conv, weights.gates, memory, *places, width=batch.width)
 
     def _read(self, qkv: Tensor, ba: Tensor, batch: PromptBatch, memory: ops.GdnMemory) -> Tensor:
         config, weights = self._config, self._weights

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sparkle.kernels import gdn_inputs, gdn_solve, gdn_step
+from sparkle.kernels import gdn_inputs, gdn_step, gdn_window
 from sparkle.kernels.gdn_inputs import gdn_inputs_kernel
 from sparkle.kernels.gdn_memory import PARTS, TAPS, WINDOW
-from sparkle.kernels.gdn_solve import gdn_solve_kernel
 from sparkle.kernels.gdn_step_kernel import gdn_step_kernel
+from sparkle.kernels.gdn_window import gdn_window_kernel
 from tests.kernels.ahead_of_time import SHARED_LIMIT_BYTES, compile_for_h200
 from tests.kernels.proxy_order import unordered_products
 
 HEADS = {"KEY_HEADS": 16, "HEADS": 48, "DIM": 128, "W": WINDOW, "PDL": True}
 CHANNELS = (2 * 16 + 48) * 128
 FLOATS = ("p_ba", "p_conv", "p_a_log", "p_dt_bias", "p_states", "p_log_decays", "p_writes", "p_scales")
-NARROW = ("p_qkv", "p_columns", "p_inputs", "p_mixed", "p_keys", "p_solved", "p_out")
+NARROW = ("p_qkv", "p_columns", "p_inputs", "p_mixed", "p_keys", "p_parts", "p_out")
 TYPES = {
     **dict.fromkeys(FLOATS, "*fp32"),
     **dict.fromkeys(NARROW, "*bf16"),
@@ -40,9 +40,9 @@ def test_step() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 4, 8, WINDOW])
-def test_solve(width: int) -> None:
-    constants = HEADS | {"WIDTH": width, "PRECISION": gdn_solve.PRECISION}
-    compiled = compile_for_h200(gdn_solve_kernel, TYPES, constants, warps=gdn_solve.WARPS, stages=1)
+def test_window(width: int) -> None:
+    constants = HEADS | {"WIDTH": width, "PRECISION": gdn_window.PRECISION}
+    compiled = compile_for_h200(gdn_window_kernel, TYPES, constants, warps=gdn_window.WARPS, stages=1)
     assert compiled.stack_bytes == 0
     assert unordered_products(compiled.ptx) == 0
     assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in compiled.ptx

@@ -126,7 +126,7 @@ def compare_widths(step: Step, shape: GdnShape, rows: int, *, device: torch.devi
     for width in (width for width in WIDTHS if width >= rows):
         memory = shape.memory(1, dtype=torch.bfloat16, device=device)
         out = torch.empty(0)
-        for qkv, ba, accepted, limit in ((*before, 0, WINDOW), (*after, WINDOW - 1, width)):
+        for (qkv, ba), accepted, limit in ((before, 0, WINDOW), (after, WINDOW - 1, width)):
             places = (torch.tensor(part, device=device) for part in ([0, qkv.shape[0]], [0], [accepted]))
             out = step(qkv, ba, weights.conv, weights.gates, memory, *places, width=limit)
         copies = (part[:, :, :rows] for part in (memory.keys, memory.log_decays))

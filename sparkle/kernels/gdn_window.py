@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparkle.kernels.gdn_memory import WINDOW, GdnGates
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+from sparkle.kernels.softplus import softplus
 from sparkle.kernels.unit_lower import inverse_of_16
 
 WARPS = 1
@@ -21,14 +22,14 @@ PRECISION = "tf32x3"  # all of it enters the state: as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GdnSolved:
+class GdnWindow:
     """For each of S sequences and Hv heads; rows and columns past a span's end are 0."""
 
     scales: Tensor  # float32 [S, Hv, 3, WINDOW]: carried_i / |k_i|, carried_i / |q_i| · K^-0.5, g_i
     parts: Tensor  # bfloat16 [S, Hv, 6, WINDOW, WINDOW]: Pᵀ in three, largest first, then Qᵀ
 
 
-def gdn_solve_triton(
+def gdn_window_triton(
     mixed: Tensor,
     ba: Tensor,
     gates: GdnGates,
@@ -40,22 +41,22 @@ def gdn_solve_triton(
     dim: int,
     width: int,
     pdl: bool,
-) -> GdnSolved:
+) -> GdnWindow:
     """Launches the kernel on what gdn_inputs_triton gives; other arguments as gdn_step's."""
     heads, device = (slots.shape[0], value_heads), mixed.device
-    solved = GdnSolved(
+    window = GdnWindow(
         scales=torch.empty(*heads, 3, WINDOW, dtype=torch.float32, device=device),
         parts=torch.empty(*heads, 6, WINDOW, WINDOW, dtype=torch.bfloat16, device=device),
     )
-    gdn_solve_kernel[value_heads, slots.shape[0]](
+    gdn_window_kernel[value_heads, slots.shape[0]](
         mixed,
         ba,
         gates.a_log,
         gates.dt_bias,
         span_starts,
         slots,
-        solved.scales,
-        solved.parts,
+        window.scales,
+        window.parts,
         ba.stride(0),
         KEY_HEADS=key_heads,
         HEADS=value_heads,
@@ -68,16 +69,7 @@ def gdn_solve_triton(
         num_stages=1,
         launch_pdl=pdl,
     )
-    return solved
-
-
-@jit()
-def softplus(b_x: Block) -> Block:
-    """log(1 + exp(x)), also where exp(x) is lost beside 1 (Kahan's form)."""
-    b_exp = tl.exp(tl.minimum(b_x, 20.0))
-    b_one = 1.0 + b_exp
-    b_small = tl.log(b_one) * (b_exp / tl.where(b_one == 1.0, 1.0, b_one - 1.0))
-    return tl.where(b_x > 20.0, b_x, tl.where(b_one == 1.0, b_exp, b_small))
+    return window
 
 
 @jit()
@@ -99,15 +91,15 @@ def store_in_three(p_out: Pointer, b_x: Block, N: constexpr) -> None:
 
 
 @jit("stride_ba")
-def gdn_solve_kernel(
+def gdn_window_kernel(
     p_mixed: Pointer,  # bfloat16 [T, (2 KEY_HEADS + HEADS) DIM]: queries, keys, values
     p_ba: Pointer,  # float [T, 2 HEADS], rows of stride stride_ba
     p_a_log: Pointer,  # float [HEADS]
     p_dt_bias: Pointer,  # float [HEADS]
     p_starts: Pointer,  # int64 [S + 1]
     p_slots: Pointer,  # int64 [S]
-    p_scales: Pointer,  # GdnSolved's two
-    p_solved: Pointer,
+    p_scales: Pointer,  # GdnWindow's two
+    p_parts: Pointer,
     stride_ba: int,
     KEY_HEADS: constexpr,
     HEADS: constexpr,
@@ -163,6 +155,6 @@ def gdn_solve_kernel(
     tl.store(p_scale, b_carried * b_per_k)
     tl.store(p_scale + W, b_carried * b_per_q)
     tl.store(p_scale + 2 * W, b_g)
-    p_square = p_solved + place * (6 * W * W) + o_j * W + o_i
+    p_square = p_parts + place * (6 * W * W) + o_j * W + o_i
     store_in_three(p_square, b_writes, W * W)
     store_in_three(p_square + 3 * W * W, b_reads, W * W)
