@@ -90,7 +90,7 @@ def store_in_three(p_out: Pointer, b_x: Block, N: constexpr) -> None:
     tl.store(p_out + 2 * N, b_low)
 
 
-@jit("stride_ba")
+@jit()
 def gdn_window_kernel(
     p_mixed: Pointer,  # bfloat16 [T, (2 KEY_HEADS + HEADS) DIM]: queries, keys, values
     p_ba: Pointer,  # float [T, 2 HEADS], rows of stride stride_ba
