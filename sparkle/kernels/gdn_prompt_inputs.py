@@ -17,7 +17,7 @@ from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.softplus import softplus
 
-BLOCK_CHANNELS, PIECE_ROWS = 1024, 64
+BLOCK_CHANNELS, PIECE_ROWS = 512, 64
 WARPS = 4
 MIN_SPANS = 8  # one binary for any smaller number
 

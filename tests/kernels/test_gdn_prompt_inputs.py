@@ -172,10 +172,10 @@ def test_kernel_compiles_without_spills() -> None:
         pdl=False,
     )
     assert compiled.stack_bytes == 0
-    # five programs of 128 threads a multiprocessor; with four it took 118 us of 8,192 rows
-    assert compiled.registers <= 96
-    assert "ld.global.v4" in compiled.ptx
-    assert "st.global.v4" in compiled.ptx
+    # seven programs of 128 threads a multiprocessor; five of twice the channels took 115 us, not 111
+    assert compiled.registers <= 72
+    assert "ld.global.v2" in compiled.ptx
+    assert "st.global.v2" in compiled.ptx
 
 
 @pytest.mark.gpu
