@@ -47,7 +47,7 @@ def join_parts(parts: Parts, gate: Tensor | None, out: Tensor | Fp8Rows, *, pdl:
     )
 
 
-@jit("rows", "stride_row")
+@jit("rows")
 def join_parts_kernel(
     p_parts: Pointer,  # float [rows, H, SPLITS, DIM]
     p_sums: Pointer,  # float32 [rows, H, SPLITS]

@@ -143,7 +143,7 @@ def base_of(p_table: Pointer, i_tile: Block, length: Block, PAGE: constexpr, TIL
     return b_base
 
 
-@jit("stride_row", "max_pages")
+@jit("max_pages")
 def attention_parts_kernel(
     p_query: Pointer,  # [T, HEADS, DIM], of strides stride_row, stride_head, 1
     p_keys: Pointer,  # [pages, PAGE, HEADS / GROUP, DIM]

@@ -248,7 +248,7 @@ def store_part(
     gl.store(p_parts + o_part[:, None] * b_out.shape[1] + o_dim[None, :], b_part, mask=real)
 
 
-@gluon_jit("stride_row", "max_pages")
+@gluon_jit("max_pages")
 def attention_parts_fp8_kernel(
     p_query: Pointer,  # [T, HEADS, DIM], of strides stride_row, stride_head, 1
     p_keys: Pointer,  # e4m3 [pages, PAGE, HEADS / GROUP, DIM]
