@@ -7,8 +7,6 @@ value is known where it is quantised.
 
 from __future__ import annotations
 
-import torch
-
 from sparkle.kernels.fp8_linear import fp8_linear, fp8_linear_reference
 from sparkle.kernels.jit import Block, Pointer, constexpr, gl, gluon_jit, tl
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, empty_rows, require_factors
@@ -31,10 +29,9 @@ from sparkle.kernels.weight_ring import (
 
 
 def gate_up_silu_quantise(x: Fp8Rows, w: Fp8Blocks) -> Fp8Rows:
-    """y = SiLU(g) · u in 1x128 e4m3, [g, u] = x · wᵀ as in fp8_linear, in float32.
+    """y = SiLU(g) · u in 1x128 e4m3, [g, u] = x · wᵀ as fp8_linear gives it, in bfloat16.
 
-    x [M, K], w [2N, K], the gate's N rows first, N a multiple of 128; returns [M, N]. With more than 64
-    rows on a GPU g and u are rounded to bfloat16.
+    x [M, K], w [2N, K], the gate's N rows first, N a multiple of 128; returns [M, N].
     """
     require_factors(x, w)
     if w.values.shape[0] % (2 * GROUP):
@@ -48,7 +45,7 @@ def gate_up_silu_quantise(x: Fp8Rows, w: Fp8Blocks) -> Fp8Rows:
 
 def gate_up_silu_quantise_reference(x: Fp8Rows, w: Fp8Blocks) -> Fp8Rows:
     """See gate_up_silu_quantise."""
-    return silu_mul_quantise_reference(fp8_linear_reference(x, w, dtype=torch.float32))
+    return silu_mul_quantise_reference(fp8_linear_reference(x, w))
 
 
 def gate_up_few_rows(x: Fp8Rows, w: Fp8Blocks, *, pdl: bool) -> Fp8Rows:
@@ -120,6 +117,9 @@ def gate_up_kernel(
             b_xs = s_xs.index(i_group).load(by_row)
             b_gate += b_unit_gate * (s_gate.index(i_group).load(by_row) * b_xs)[None, :]
             b_up += b_unit_up * (s_up.index(i_group).load(by_row) * b_xs)[None, :]
+        # many rows go through memory in bfloat16: a row is the same beside few and many, but for the products
+        b_gate = b_gate.to(gl.bfloat16).to(gl.float32)
+        b_up = b_up.to(gl.bfloat16).to(gl.float32)
         b_first = b_second
         b_second = b_gate * (1.0 / (1.0 + gl.exp(-b_gate))) * b_up
     if PDL:
