@@ -18,7 +18,7 @@ from sparkle.kernels.gdn_chunk_inputs import FACTORS, gdn_mix_kernel, gdn_solve_
 from sparkle.kernels.jit import Pointer, constexpr, jit, tl
 
 BLOCK_V = 64  # rows of a warp-group product
-SOLVE_WARPS, SOLVE_STAGES, SOLVE_PIECE = 1, 2, 32
+SOLVE_WARPS, SOLVE_STAGES, SOLVE_PIECE = 1, 1, 32
 PRECISION = "fp16"  # the solve is rounded to bfloat16: more bits would change nothing
 MIX_WARPS = 4
 SCAN_WARPS, SCAN_STAGES = 4, 3
