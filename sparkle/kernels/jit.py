@@ -50,8 +50,10 @@ class Kernel(Protocol, Generic[P, R_co]):
 
 
 def jit(*unspecialised: str) -> Callable[[Callable[P, R_co]], Kernel[P, R_co]]:
-    """The decorator of every kernel; one binary serves all values of the parameters in `unspecialised`."""
+    """The decorator of every kernel; one binary serves all values of the parameters in `unspecialised`.
 
+    Nothing is known of those, not even that a stride is a multiple of 16: loads by them come in small pieces.
+    """
     return _decorator(triton, unspecialised)
 
 

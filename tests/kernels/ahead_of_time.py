@@ -50,6 +50,11 @@ def compile_for_h200(
     of 16. Kernels may be in Triton or in Gluon.
     """
     function = cast(Any, kernel)
+    unknown = {parameter.name for parameter in function.params if parameter.do_not_specialize}
+    # a launch would know nothing of them, and load piece by piece: another binary than the one looked at here
+    assert not aligned & unknown, (
+        f"{sorted(aligned & unknown)} are unspecialised: a launch takes none as aligned"
+    )
     source_type = cast(Any, GluonASTSource if function.is_gluon() else ASTSource)
     names = cast(list[str], function.arg_names)
     signature = {name: types.get(name, "constexpr") for name in names}
