@@ -27,7 +27,9 @@ from sparkle.kernels.quantise import (
     require_groups,
 )
 
-NORM_WARPS = 8
+FEW_ROWS = 128
+FEW_ROWS_WARPS = 32  # with few programs the time is that of one, whose every load then is one of a thread
+NORM_WARPS = 8  # with many programs more than one finds a place on a multiprocessor
 GATED_HEADS_PER_PROGRAM = 8
 
 
@@ -233,7 +235,7 @@ def _launch_norm(
             ROUND=normed is not None,
             QUANTISE=quantised is not None,
             PDL=pdl,
-            num_warps=NORM_WARPS,
+            num_warps=FEW_ROWS_WARPS if rows <= FEW_ROWS else NORM_WARPS,
             launch_pdl=pdl,
         )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from torch import Tensor
 
@@ -59,20 +57,14 @@ class Fp8Attention:
     def _read(
         self, query: Tensor, gate: Tensor, batch: PromptBatch, key_pages: Tensor, value_pages: Tensor
     ) -> ops.Fp8Rows:
-        attended = torch.empty_like(query)
-        stops = accumulate(batch.lengths)
-        for span, (stop, length, context) in enumerate(
-            zip(stops, batch.lengths, batch.contexts, strict=True)
-        ):
-            rows = slice(stop - length, stop)
-            attended[rows] = ops.prefill_attention(
-                query[rows],
-                key_pages,
-                value_pages,
-                batch.page_tables[span],
-                context=context,
-                scale=self._scale,
+        spans = query.split_with_sizes(batch.lengths)
+        results = [
+            ops.prefill_attention(
+                rows, key_pages, value_pages, batch.page_tables[span], context=context, scale=self._scale
             )
+            for span, (rows, context) in enumerate(zip(spans, batch.contexts, strict=True))
+        ]
+        attended = results[0] if len(results) == 1 else torch.cat(results)
         return ops.sigmoid_mul_quantise(attended, gate)
 
     def _project(
