@@ -96,6 +96,8 @@ def prefill_attention_cudnn(
     keys, values = gathered(key_pages, value_pages, page_table, context + rows, query.dtype)
     # heads first, a batch of one
     q, k, v = (part.transpose(0, 1)[None] for part in (query, keys, values))
+    if context == 0 and rows == 1:
+        return one_key(q, k, v, scale=scale)[0].transpose(0, 1).contiguous()
     if context == 0:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
@@ -107,8 +109,21 @@ def prefill_attention_cudnn(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Part:
     """cuDNN's result [H, T, D] and log-sum-exp [H, T]; torch's public call has only the result."""
+    if k.shape[2] == 1:
+        return one_key(q, k, v, scale=scale)
     attention = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     out, log_sum, *_ = cast(
         tuple[Tensor, ...], attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
     )
     return out[0], log_sum.float().reshape(q.shape[1:3])
+
+
+def one_key(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Part:
+    """The same where there is one key, which cuDNN does not take: all of its value, by its score alone.
+
+    q [1, H, T, D], k and v [1, Hkv, 1, D].
+    """
+    group = q.shape[1] // k.shape[1]
+    key, value = (part[0].repeat_interleave(group, dim=0) for part in (k, v))  # [H, 1, D]
+    scores = scale * (q[0].float() * key.float()).sum(dim=-1)
+    return value.expand(q.shape[1:]).contiguous(), scores.contiguous()

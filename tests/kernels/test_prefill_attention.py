@@ -20,6 +20,11 @@ REAL_CASES = [
     PagedCase.of_27b((0,), (1024,)),
     PagedCase.of_27b((1000,), (129,)),
     PagedCase.of_27b((65,), (64,), page_tokens=16, cache=torch.bfloat16),
+    # cuDNN takes no single key: of the chunk, of the context, of both
+    PagedCase.of_27b((0,), (1,)),
+    PagedCase.of_27b((1000,), (1,)),
+    PagedCase.of_27b((1,), (70,)),
+    PagedCase.of_27b((1,), (1,)),
 ]
 
 
@@ -31,6 +36,18 @@ def test_reference_is_the_formula(case: PagedCase) -> None:
         query, keys, values, tables[0], context=case.contexts[0], scale=SCALE
     )
     assert relative_error(got, exact_attention(inputs, scale=SCALE, gated=False)) < 2.0**-8
+
+
+def test_one_key_gives_its_value_and_its_score() -> None:
+    """Joined with the other keys' part it must give what attention over all of them gives."""
+    q, k, v = torch.randn(1, 6, 5, 32), torch.randn(1, 2, 4, 32), torch.randn(1, 2, 4, 32)
+    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=SCALE, enable_gqa=True)[0]
+    first, score = prefill_attention.one_key(q, k[:, :, :1], v[:, :, :1], scale=SCALE)
+    wide = k[0, :, 1:].repeat_interleave(3, dim=0)
+    scores = SCALE * q[0] @ wide.transpose(1, 2)
+    rest = scores.softmax(dim=-1) @ v[0, :, 1:].repeat_interleave(3, dim=0)
+    weight = (score - scores.logsumexp(dim=-1)).sigmoid()[..., None]
+    assert relative_error(first * weight + rest * (1 - weight), whole.double()) < 1e-6
 
 
 def test_wrong_inputs_are_refused() -> None:
