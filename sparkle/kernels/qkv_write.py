@@ -1,7 +1,7 @@
 """From the attention's projection to rotated queries and a filled cache, in one kernel. Knows no layers.
 
-Each head of each row is normed, turned by its position and rounded once: queries to bfloat16, keys and values
-into their pages. What is given are views of one product, in whatever order its columns stand.
+Each head of each row is normed, turned by its position and rounded once: queries to their own dtype, keys and
+values to that of their pages. What is given are views of one product, in whatever order its columns stand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ def qkv_write(
     cells: Tensor,
     *,
     eps: float,
-    query_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Queries rotary(rms_norm(query, query_norm)); keys the same, and values as they are, into the pages.
 
@@ -37,8 +36,8 @@ def qkv_write(
     nearest value up to ±448. query float [T, H, D], key, value [T, Hkv, D], rows and heads of any stride;
     norms float [D]; table float32 [2, T, lanes] of ops.rotary_table; pages e4m3 or query's dtype [pages,
     page_tokens, Hkv, D], dense; cells int64 [T], page · page_tokens + place in the page, negative for a row
-    that is not stored. On a GPU D is a power of two. Returns [T, H, D] in `query_dtype`: float16, or query's,
-    the default. ValueError for any other shape or dtype.
+    that is not stored. On a GPU D is a power of two. Returns [T, H, D] in query's dtype. ValueError for any
+    other shape or dtype.
     """
     require_dtype("query", query, *FLOATS)
     require_shape("query", query, None, None, None)
@@ -61,8 +60,6 @@ def qkv_write(
     require_shape("value_pages", value_pages, *key_pages.shape)
     require_dtype("cells", cells, torch.int64)
     require_shape("cells", cells, rows)
-    if query_dtype not in (None, query.dtype, torch.float16):
-        raise ValueError(f"query_dtype is {query_dtype} but must be {query.dtype} or torch.float16")
     require_one_device(query=query, key=key, table=table, key_pages=key_pages, cells=cells)
     run = qkv_write_triton if query.is_cuda else qkv_write_reference
     return run(
@@ -76,7 +73,6 @@ def qkv_write(
         value_pages,
         cells,
         eps=eps,
-        query_dtype=query_dtype,
     )
 
 
@@ -92,7 +88,6 @@ def qkv_write_reference(
     cells: Tensor,
     *,
     eps: float,
-    query_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """See qkv_write."""
     kept = cells >= 0
@@ -107,7 +102,7 @@ def qkv_write_reference(
             rows = rows.clamp(-E4M3_MAX, E4M3_MAX).to(pages.dtype).view(torch.uint8)
             pages = pages.view(torch.uint8)
         pages.flatten(0, 1).index_copy_(0, cells[kept], rows[kept].to(pages.dtype))
-    return queries.to(query_dtype or query.dtype)
+    return queries.to(query.dtype)
 
 
 def qkv_write_triton(
@@ -122,12 +117,11 @@ def qkv_write_triton(
     cells: Tensor,
     *,
     eps: float,
-    query_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Launches the kernel of qkv_write."""
     rows, heads, head_dim = query.shape
     kv_heads = key.shape[1]
-    out = torch.empty(rows, heads, head_dim, dtype=query_dtype or query.dtype, device=query.device)
+    out = torch.empty(rows, heads, head_dim, dtype=query.dtype, device=query.device)
     if rows:
         # one row a program fills the chip soonest; many rows share what they load of the norm
         block = 1 if rows <= FEW_ROWS else 4

@@ -33,7 +33,6 @@ from sparkle.kernels.quantise import (
 MAX_WIDTH = 16
 """New tokens of one sequence in a pass at most."""
 CACHES = (*FLOATS, torch.float8_e4m3fn)
-QUERIES = (*FLOATS, torch.float16)
 
 
 def verify_attention(
@@ -51,11 +50,10 @@ def verify_attention(
     """softmax(scale · q kᵀ) v over a row's own sequence, times sigmoid(gate) where there is one.
 
     As ops.paged_attention, for spans of at most `width` <= 16 rows; the pages may be e4m3, which stands for
-    its values at scale 1. query float or float16 [T, H, D], gate float [T, H, D], rows and heads of any
-    stride; pages [pages, page_tokens, Hkv, D], dense; page_tables int32 [S, max_pages]; span_starts int64
-    [S+1]; contexts int64 [S]. On a GPU D is a power of two, and bfloat16 queries of e4m3 pages must be below
-    65,504. Rows outside the spans become anything. Returns [T, H, D] in query's dtype, bfloat16 for float16.
-    ValueError for any other shape or dtype.
+    its values at scale 1. query, gate float [T, H, D], rows and heads of any stride; pages [pages,
+    page_tokens, Hkv, D], dense; page_tables int32 [S, max_pages]; span_starts int64 [S+1]; contexts int64
+    [S]. On a GPU D is a power of two, and queries of e4m3 pages must be below 65,504. Rows outside the spans
+    become anything. Returns [T, H, D] in query's dtype. ValueError for any other shape or dtype.
     """
     paged = Paged(query, key_pages, value_pages, page_tables, span_starts, contexts)
     _require(paged, width, gate)
@@ -93,7 +91,7 @@ def verify_attention_quantised(
 
 def verify_attention_reference(paged: Paged, *, scale: float, gate: Tensor | None = None) -> Tensor:
     """See verify_attention."""
-    return _exact(paged, scale=scale, gate=gate).to(result_dtype(paged.query))
+    return _exact(paged, scale=scale, gate=gate).to(paged.query.dtype)
 
 
 def _exact(paged: Paged, *, scale: float, gate: Tensor | None) -> Tensor:
@@ -109,17 +107,12 @@ def _exact(paged: Paged, *, scale: float, gate: Tensor | None) -> Tensor:
     return out if gate is None else out * gate.float().sigmoid()
 
 
-def result_dtype(query: Tensor) -> torch.dtype:
-    """float16 is for queries alone, whose size their norm bounds."""
-    return torch.bfloat16 if query.dtype == torch.float16 else query.dtype
-
-
 def verify_attention_triton(
     paged: Paged, *, width: int, scale: float, gate: Tensor | None = None, pdl: bool
 ) -> Tensor:
     """Launches the kernels of verify_attention."""
     query = paged.query
-    out = torch.empty(query.shape, dtype=result_dtype(query), device=query.device)
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel():
         parts = _parts(paged, width=width, scale=scale, pdl=pdl)
         join_parts(parts, gate, out, pdl=pdl)
@@ -149,7 +142,7 @@ def _parts(paged: Paged, *, width: int, scale: float, pdl: bool) -> Parts:
 def _require(paged: Paged, width: int, gate: Tensor | None) -> None:
     query, key_pages, value_pages = paged.query, paged.key_pages, paged.value_pages
     page_tables, span_starts, contexts = paged.page_tables, paged.span_starts, paged.contexts
-    require_dtype("query", query, *QUERIES)
+    require_dtype("query", query, *FLOATS)
     require_shape("query", query, None, None, None)
     require_spans(span_starts, contexts=contexts)
     require_dtype("page_tables", page_tables, torch.int32)

@@ -83,14 +83,13 @@ def test_kernel_of_more_tiles_than_stages(interpreter: Interpreter, heads: int) 
     assert_attention(inputs, got)
 
 
-def test_float16_and_float32_queries(interpreter: Interpreter) -> None:
-    # what two e4m3 numbers leave of 11 or 24 bits is below bfloat16's own rounding
+def test_float32_queries(interpreter: Interpreter) -> None:
+    # what two e4m3 numbers leave of 24 bits is below bfloat16's own rounding
     inputs = paged_inputs(CASES[2], seed=4)
     noise = 1.0 + torch.rand(inputs.query.shape) * 2.0**-9
-    for dtype in (torch.float16, torch.float32):
-        fine = replace(inputs, query=(inputs.query.float() * noise).to(dtype))
-        got = interpreter.call(f"{__name__}:attend", Paged(*fine.attended), fine.gate, width=16, programs=132)
-        assert relative_error(got, exact_attention(fine, scale=SCALE, gated=True)) < 2.0**-8
+    fine = replace(inputs, query=inputs.query.float() * noise)
+    got = interpreter.call(f"{__name__}:attend", Paged(*fine.attended), fine.gate, width=16, programs=132)
+    assert relative_error(got, exact_attention(fine, scale=SCALE, gated=True)) < 2.0**-8
 
 
 @pytest.mark.parametrize("dim", [128, 256])

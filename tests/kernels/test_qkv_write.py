@@ -98,11 +98,9 @@ def assert_written(inputs: Inputs, kind: torch.dtype, got: tuple[Tensor, Tensor,
     assert (got[1].float().flatten(0, 1)[untouched] == 3.0).all()
 
 
-def run_in_interpreter(
-    *args: Tensor, eps: float, query_dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def run_in_interpreter(*args: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Runs in the interpreter's process: queries and both pages, as they are then."""
-    return qkv_write.qkv_write_triton(*args, eps=eps, query_dtype=query_dtype), args[6], args[7]
+    return qkv_write.qkv_write_triton(*args, eps=eps), args[6], args[7]
 
 
 def test_reference_is_the_ops_one_after_another() -> None:
@@ -160,17 +158,6 @@ def test_kernel_of_many_rows(interpreter: Interpreter) -> None:
         "tests.kernels.test_qkv_write:run_in_interpreter", *inputs.arguments(keys, values), eps=EPS
     )
     assert_written(inputs, E4M3, got)
-
-
-def test_kernel_of_float16_queries(interpreter: Interpreter) -> None:
-    inputs = inputs_of(3, heads=2, kv_heads=1)
-    arguments = inputs.arguments(*empty_pages(inputs, E4M3))
-    known = qkv_write.qkv_write(*arguments, eps=EPS, query_dtype=torch.float16)
-    query, *_ = interpreter.call(
-        "tests.kernels.test_qkv_write:run_in_interpreter", *arguments, eps=EPS, query_dtype=torch.float16
-    )
-    assert query.dtype == known.dtype == torch.float16
-    torch.testing.assert_close(query, known, rtol=2e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
