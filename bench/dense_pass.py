@@ -17,7 +17,7 @@ from bench.shapes_27b import EPS, HIDDEN, PRODUCTS, VALUE_HEADS, VOCABULARY, ran
 from sparkle.kernels.fp8_linear import fp8_linear, fp8_linear_parts
 from sparkle.kernels.gate_up import gate_up_silu_quantise
 from sparkle.kernels.lm_head import lm_head_greedy
-from sparkle.kernels.norm_quant import add_rms_norm, add_rms_norm_quantise, gated_rms_norm_quantise
+from sparkle.kernels.norm_quant import add_rms_norm_quantise, gated_rms_norm_quantise
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, quantise_rows
 
 LAYERS = 64
@@ -64,8 +64,8 @@ class DensePass:
             parts = fp8_linear_parts(x, layer.mixer_out)
             hidden, x = add_rms_norm_quantise(hidden, parts, self.norm, eps=EPS)
             addend = fp8_linear_parts(gate_up_silu_quantise(x, layer.gate_up), layer.down)
-        _, last = add_rms_norm(hidden, addend, self.norm, eps=EPS)
-        return lm_head_greedy(quantise_rows(last), self.head, vocabulary=VOCABULARY)[0]
+        _, x = add_rms_norm_quantise(hidden, addend, self.norm, eps=EPS)
+        return lm_head_greedy(x, self.head, vocabulary=VOCABULARY)[0]
 
     def _mixer(self, layer: Layer, wide: Tensor, mixed: Tensor) -> Fp8Rows:
         rows, columns = wide.shape

@@ -64,16 +64,6 @@ def add_rms_norm_both(
     return add_rms_norm_both_reference(residual, addend, weight, eps=eps)
 
 
-def add_rms_norm(
-    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float
-) -> tuple[Tensor, Tensor]:
-    """The same without quantisation, for the final norm: returns (h, y), both bfloat16 [M, D], D any."""
-    _check_norm(residual, addend, weight)
-    if residual.is_cuda:
-        return add_rms_norm_triton(residual, addend, weight, eps=eps, pdl=True)
-    return add_rms_norm_reference(residual, addend, weight, eps=eps)
-
-
 def gated_rms_norm_quantise(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Fp8Rows:
     """y = x / sqrt(mean(x²) + eps) · weight · SiLU(gate) per head, in float32, then 1x128 e4m3: a head is a
     group.
@@ -113,14 +103,6 @@ def add_rms_norm_both_reference(
     return total, normed.to(residual.dtype), quantise_rows_reference(normed)
 
 
-def add_rms_norm_reference(
-    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float
-) -> tuple[Tensor, Tensor]:
-    """See add_rms_norm."""
-    total = _add_reference(residual, addend)
-    return total, reference.rms_norm(total, weight, eps=eps)
-
-
 def gated_rms_norm_quantise_reference(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Fp8Rows:
     """See gated_rms_norm_quantise."""
     return quantise_rows_reference(reference.gated_rms_norm(x.float(), gate, weight, eps=eps).flatten(1))
@@ -145,16 +127,6 @@ def add_rms_norm_both_triton(
     total = residual if addend is None else torch.empty_like(residual)
     _launch_norm(residual, addend, weight, total, normed, out, eps=eps, pdl=pdl)
     return total, normed, out
-
-
-def add_rms_norm_triton(
-    residual: Tensor, addend: Tensor | None, weight: Tensor, *, eps: float, pdl: bool
-) -> tuple[Tensor, Tensor]:
-    """Launches the kernel of add_rms_norm; `pdl`: as a programmatic dependent launch."""
-    out = torch.empty_like(residual)
-    total = residual if addend is None else torch.empty_like(residual)
-    _launch_norm(residual, addend, weight, total, out, None, eps=eps, pdl=pdl)
-    return total, out
 
 
 def gated_rms_norm_quantise_triton(
@@ -212,7 +184,7 @@ def _launch_norm(
     weight: Tensor,
     total: Tensor,
     normed: Tensor | None,
-    quantised: Fp8Rows | None,
+    quantised: Fp8Rows,
     *,
     eps: float,
     pdl: bool,
@@ -225,15 +197,14 @@ def _launch_norm(
             weight,
             total,
             normed,
-            None if quantised is None else quantised.values,
-            None if quantised is None else quantised.scales,
+            quantised.values,
+            quantised.scales,
             rows,
             eps,
             COLUMNS=columns,
             GROUPS=1 << (-(-columns // GROUP) - 1).bit_length(),
             PARTS=0 if addend is None else addend.shape[0],
             ROUND=normed is not None,
-            QUANTISE=quantised is not None,
             PDL=pdl,
             num_warps=FEW_ROWS_WARPS if rows <= FEW_ROWS else NORM_WARPS,
             launch_pdl=pdl,
@@ -255,7 +226,6 @@ def add_rms_norm_kernel(
     GROUPS: constexpr,  # columns / 128, up to a power of two
     PARTS: constexpr,
     ROUND: constexpr,
-    QUANTISE: constexpr,
     PDL: constexpr,
 ) -> None:
     i_row = tl.program_id(0).to(tl.int64)
@@ -279,10 +249,9 @@ def add_rms_norm_kernel(
     b_y = b_h * tl.rsqrt(mean + eps) * (1.0 + b_weight)
     if ROUND:
         tl.store(p_normed + i_row * COLUMNS + o_column, b_y.to(tl.bfloat16), mask=inside)
-    if QUANTISE:
-        b_values, b_scales = quantise_groups(b_y)
-        tl.store(p_values + i_row * COLUMNS + o_column, b_values, mask=inside)
-        tl.store(p_scales + o_group * rows + i_row, b_scales, mask=o_group * 128 < COLUMNS)
+    b_values, b_scales = quantise_groups(b_y)
+    tl.store(p_values + i_row * COLUMNS + o_column, b_values, mask=inside)
+    tl.store(p_scales + o_group * rows + i_row, b_scales, mask=o_group * 128 < COLUMNS)
 
 
 @jit("rows")

@@ -40,7 +40,6 @@ from sparkle.kernels.largest import largest as largest
 from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
 from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
 from sparkle.kernels.narrow_linear import narrow_linear as narrow_linear
-from sparkle.kernels.norm_quant import add_rms_norm as add_rms_norm
 from sparkle.kernels.norm_quant import add_rms_norm_both as add_rms_norm_both
 from sparkle.kernels.norm_quant import add_rms_norm_quantise as add_rms_norm_quantise
 from sparkle.kernels.norm_quant import gated_rms_norm_quantise as gated_rms_norm_quantise

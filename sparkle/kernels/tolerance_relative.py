@@ -26,7 +26,7 @@ class RelativeBound:
 
 
 RELATIVE_BOUNDS: Mapping[str, RelativeBound] = {
-    "add_rms_norm": RelativeBound(
+    "norm_round": RelativeBound(
         1.02, 1e-6, "the mean's order of addition moves a few results over a bfloat16 rounding"
     ),
     "norm_quantise": RelativeBound(
