@@ -30,6 +30,7 @@ from bench.shapes_27b import (
 )
 from bench.small_ops import small_ops
 from sparkle.kernels.fp8_linear import fp8_linear, fp8_linear_parts, fp8_linear_scaled_mm
+from sparkle.kernels.gate_up import gate_up_silu_quantise
 from sparkle.kernels.lm_head import lm_head_greedy, lm_head_logits
 from sparkle.kernels.norm_quant import add_rms_norm_quantise, gated_rms_norm_quantise
 from sparkle.kernels.quantise import GROUP, Fp8Blocks, Fp8Rows, quantise_rows
@@ -58,6 +59,9 @@ def products() -> Iterator[Figure]:
         theirs = partial(fp8_linear_scaled_mm, dtype=torch.bfloat16)
         for rows in FEW_ROWS:
             yield product_figure(f"{name}_{rows}", ours, rows, weights, 24)
+            if name == "gate_up":
+                # as the engine has it
+                yield product_figure(f"gate_up_silu_{rows}", gate_up_silu_quantise, rows, weights, 24)
         for rows in MANY_ROWS:
             yield product_figure(f"{name}_{rows}_scaled_mm", theirs, rows, weights, 24 if rows < 1024 else 4)
 

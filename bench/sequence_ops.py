@@ -57,7 +57,7 @@ def attention(sequences: int, width: int, kind: torch.dtype) -> Figure:
 
 
 def recurrent(sequences: int, width: int) -> Figure:
-    """Gated DeltaNet all but one of the last pass's tokens accepted."""
+    """Gated DeltaNet, all but one of the last pass's tokens accepted."""
     layers = 24 if sequences == 1 else 8
     qkv, ba, conv, gates, memories, starts, slots = gdn_pass(sequences, width, layers=layers)
     accepted = torch.full_like(slots, max(1, width - 1))

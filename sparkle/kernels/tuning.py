@@ -76,11 +76,11 @@ _RING = {
     (16384, 5120): (1, 1),  # gdn_in
     (14336, 5120): (1, 1),  # attention_in
     (5120, 6144): (3, 1),  # out
-    (34816, 5120): (1, 2),  # gate_up
+    (34816, 5120): (1, 2),  # gate_up, for the bench: in the engine it is one with SiLU, in gate_up.py
     (5120, 17408): (3, 1),  # down
 }
 
-# by the rows a program holds; bench/linear_sweep.py measures, the figures stand in bench/results
+# by the rows a program holds; bench/head_sweep.py measures, the figures stand in bench/results
 _HEAD = (248320, 5120)
 _HEAD_TILES = {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}
 
