@@ -129,6 +129,7 @@ def _load(directory: Path, config: ModelConfig, settings: EngineSettings, watch:
 
 
 def keep_kernels(directory: Path) -> None:
+    """Keep compiled kernels in `directory`. Raises ConfigError where it cannot be made."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MAX_WIDTH = 16
-"""Rows of one sequence in such a pass at most: the window of the delta rule's step."""
 MAX_ROWS = 128
 """Rows of such a pass at most: up to here the products' cost is the weights' alone."""
 

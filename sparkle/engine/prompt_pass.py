@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparkle.engine.plan import Span
 from sparkle.engine.recorded import Recorded
-from sparkle.engine.rows import Rows, pieces_of
+from sparkle.engine.rows import Rows, pieces_of, rows_of
 from sparkle.engine.transfer import Pack, padded
 from sparkle.model.fp8_batch import Pieces, PromptBatch
 from sparkle.model.fp8_cache import Fp8Cache
@@ -67,8 +67,7 @@ class PromptPass:
             lengths=(),
             pieces=Pieces(starts=starts, contexts=contexts, page_tables=self._tables, width=WIDTH),
         )
-        empty = Rows(token_ids=[], positions=[], cells=[], span_starts=[0], slots=[], contexts=[])
-        self.fill(empty, [], self._tables)
+        self.fill(rows_of((), page_tokens=cache.page_tokens), [], self._tables)
         self._recorded = Recorded(lambda: decoder.read(batch, cache), device, pool=pool, warm=warm)
 
     def has_room(self, spans: Sequence[Span]) -> bool:

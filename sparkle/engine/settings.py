@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from sparkle.engine.buckets import MAX_ROWS
 from sparkle.errors import ConfigError
 from sparkle.model.shapes import bundled_checkpoint
 
 MAX_DEFAULT_THREADS = 4
-MAX_GPU_SLOTS = 128
-"""Rows of the largest pass that is captured as a graph: one for each answer being written."""
 UNUSABLE_CODE = 2
 """The process's exit code where the model or a setting cannot be used: starting it again will not help."""
 
@@ -132,8 +131,9 @@ class EngineSettings:
 
     def _gpu_sizes(self) -> Sizes:
         slots = self.slots or 64
-        if slots > MAX_GPU_SLOTS:
-            raise ConfigError(f"slots is {slots} but must be at most {MAX_GPU_SLOTS} on a GPU")
+        # every answer being written has a row of one graph
+        if slots > MAX_ROWS:
+            raise ConfigError(f"slots is {slots} but must be at most {MAX_ROWS} on a GPU")
         return Sizes(
             slots=slots,
             pass_tokens=self.pass_tokens or 8192 + slots,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.recorded import Recorded
-from sparkle.engine.rows import Rows
+from sparkle.engine.rows import Rows, rows_of
 from sparkle.engine.transfer import Pack, padded
 from sparkle.model.fp8_batch import VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
@@ -54,9 +54,7 @@ class VerifyPass:
             accepted=accepted,
             width=bucket.width,
         )
-        self.fill(
-            Rows(token_ids=[], positions=[], cells=[], span_starts=[0], slots=[], contexts=[]), accepted=[]
-        )
+        self.fill(rows_of((), page_tokens=cache.page_tokens), accepted=[])
         self._recorded = Recorded(lambda: decoder.verify(self.batch, cache), device, pool=pool, warm=warm)
 
     @property
