@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,9 @@ from sparkle.model.shapes import shape_27b
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, engine_around, max_pages
+from tests.engine.test_fp8_answers import CLEAR
+from tests.model.tiny import Tiny
+from tests.unit.engine.test_memory_plan import PAGE_BYTES, SLOT_BYTES, WEIGHTS_BYTES
 
 SETTINGS = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000)
 CPU = torch.device("cpu")
@@ -49,6 +51,10 @@ def test_the_needs_of_the_served_model() -> None:
     head, embedding = 248_320 * 5120, 2 * 248_320 * 5120
     # and a little: one scale for 128 by 128 values, gates, norms
     assert 1.0 < needs.weights_bytes / (matrices + head + embedding) < 1.003
+    # the plan's own tests, which know no tensors, plan with these
+    assert needs.page_bytes == PAGE_BYTES
+    assert needs.slot_bytes == SLOT_BYTES
+    assert needs.weights_bytes == WEIGHTS_BYTES
 
 
 def test_the_plan_is_what_is_allocated() -> None:
@@ -83,11 +89,11 @@ def test_the_phases_are_timed_one_after_another() -> None:
     assert all(seconds >= 0.0 for seconds in watch.laps.values())
 
 
-def test_it_answers(caplog: pytest.LogCaptureFixture) -> None:
-    config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
-    with caplog.at_level(logging.INFO):
-        made = loaded(default_model())
+def test_it_answers_as_the_float32_model_does() -> None:
+    config, tokenizer, tiny = read_config(default_model()), Tokenizer.load(default_model()), Tiny.load()
+    made = loaded(default_model())
     runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
-    job = Job(prompt_tokens=[5, 6, 7], max_tokens=4, sampling=GREEDY)
+    prompt = tiny.prompts[CLEAR[0]]
+    job = Job(prompt_tokens=prompt, max_tokens=8, sampling=GREEDY)
     (answer,) = engine_around(runner, config, tokenizer, made.sizes).run(job)
-    assert 1 <= len(answer.tokens) <= 4
+    assert answer.tokens == tiny.exact_answer(prompt, 8)

@@ -19,6 +19,8 @@ from triton.experimental.gluon._runtime import GluonASTSource  # pyright: ignore
 
 SHARED_LIMIT_BYTES = 232_448
 """The most shared memory that one block of an H200 may have."""
+TWO_PROGRAMS_SHARED_BYTES = 115_712
+"""The most of which two find a place on one multiprocessor: half of its 228 KiB, less 1 KiB for each."""
 
 
 @dataclass(frozen=True, slots=True)

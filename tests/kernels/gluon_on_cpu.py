@@ -2,7 +2,9 @@
 
 What a kernel says about time is held against it: a copy to shared memory is seen once its group has been
 waited for, NaN until then; a product is a value once it has been waited for, and its operands must stay as
-they are so long. Barriers and fences do nothing: one thread does all.
+they are so long. It does not see what one thread cannot: barriers and fences do nothing, which proxy_order
+reads off the PTX, and products are summed in float32, of which the tensor core keeps some 14 bits. Bulk
+copies and their barriers (weight_ring) are not here: those kernels compute on a GPU alone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class Shared:
 
     def index(self, place: Any) -> Shared:
         """One of the first dimension."""
+        # on a GPU a place outside is other memory; here a negative one would count from the end
+        assert 0 <= int(place) < self.shape[0], f"place {int(place)} of {self.shape[0]}"
         return Shared(self.data[int(place)], self.kind)
 
     def permute(self, order: list[int]) -> Shared:
@@ -45,11 +49,12 @@ class Shared:
     def store(self, value: Any) -> None:
         """Writes a tensor."""
         assert value.dtype == self.kind
+        assert tuple(value.shape) == self.shape, f"{list(value.shape)} to {list(self.shape)}"
         self.data[...] = value.handle.data
 
     def spoil(self) -> None:
-        """Writes NaN."""
-        self.data.view(np.uint8)[...] = 0x7F  # also in float16: all ones but the sign
+        """Writes NaN: 0x7F in e4m3, 0x7F7F in float16."""
+        self.data.view(np.uint8)[...] = 0x7F
 
 
 class Product:
@@ -68,7 +73,7 @@ class Product:
         if self._before is not None:
             self._before.wait()
         for operand, then in self._read:
-            if not np.array_equal(operand.data.view(np.uint8), then.view(np.uint8)):
+            if operand.data.tobytes() != then.tobytes():  # values that are NaN differ from themselves
                 raise RuntimeError("an operand was overwritten while the product was taken")
         return self._value
 

@@ -10,11 +10,10 @@ import torch
 from sparkle.kernels import fp8_few_rows, fp8_linear
 from sparkle.kernels.tuning import LinearSettings, RingSettings, block_rows, measured_shapes, ring_settings
 from sparkle.kernels.weight_ring import TILE_ROWS, power_of_two
-from tests.kernels.ahead_of_time import compile_for_h200, e4m3_tiles
+from tests.kernels.ahead_of_time import TWO_PROGRAMS_SHARED_BYTES, compile_for_h200, e4m3_tiles
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import random_blocks, random_rows
 
-TWO_A_MULTIPROCESSOR_BYTES = 115_712
 RING_SHAPES = [shape for shape in measured_shapes() if ring_settings(*shape, rows=1) is not None]
 
 
@@ -54,7 +53,7 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
     # bulk copies alone write what the tensor cores read: threads store scales
     assert set(re.findall(r"local_store .*tensor<(?:\d+x)+(\w+),", compiled.ttgir)) == {"f32"}
     assert compiled.stack_bytes == 0
-    assert compiled.shared_bytes <= TWO_A_MULTIPROCESSOR_BYTES
+    assert compiled.shared_bytes <= TWO_PROGRAMS_SHARED_BYTES
     # weights and their scales are asked for before the kernel in front has ended, rows and theirs after
     wait = compiled.ptx.index("griddepcontrol.wait")
     copies = [match.start() for match in re.finditer(r"cp\.async\.bulk", compiled.ptx)]

@@ -14,11 +14,9 @@ from sparkle.kernels.silu_mul_quant import silu_mul_quantise_reference
 from sparkle.kernels.tolerance_relative import relative_error
 from sparkle.kernels.tuning import RING_STAGES
 from sparkle.kernels.weight_ring import TILE_ROWS, power_of_two
-from tests.kernels.ahead_of_time import compile_for_h200, e4m3_tiles
+from tests.kernels.ahead_of_time import TWO_PROGRAMS_SHARED_BYTES, compile_for_h200, e4m3_tiles
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import random_blocks, random_rows
-
-TWO_A_MULTIPROCESSOR_BYTES = 115_712
 
 
 def truth(x: Fp8Rows, w: Fp8Blocks) -> torch.Tensor:
@@ -62,7 +60,7 @@ def test_kernel_compiles_to_tensor_core_code(width: int) -> None:
     # bulk copies alone write what the tensor cores read: threads store scales
     assert set(re.findall(r"local_store .*tensor<(?:\d+x)+(\w+),", compiled.ttgir)) == {"f32"}
     assert compiled.stack_bytes == 0
-    assert compiled.shared_bytes <= TWO_A_MULTIPROCESSOR_BYTES
+    assert compiled.shared_bytes <= TWO_PROGRAMS_SHARED_BYTES
     wait = compiled.ptx.index("griddepcontrol.wait")
     copies = [match.start() for match in re.finditer(r"cp\.async\.bulk", compiled.ptx)]
     assert sum(place < wait for place in copies) == 2 * RING_STAGES[width]

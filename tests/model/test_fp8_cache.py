@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from sparkle.engine.settings import default_model
-from sparkle.model.config import read_config
 from sparkle.model.fp8_cache import Fp8Cache
+from sparkle.model.shapes import shape_27b, shape_tiny
 
 SLOTS, PAGES, PAGE_TOKENS = 3, 5, 16
 
@@ -17,7 +16,7 @@ SLOTS, PAGES, PAGE_TOKENS = 3, 5, 16
 @pytest.fixture
 def cache() -> Fp8Cache:
     made = Fp8Cache(
-        read_config(default_model()),
+        shape_tiny(),
         num_pages=PAGES,
         page_tokens=PAGE_TOKENS,
         num_slots=SLOTS,
@@ -48,15 +47,7 @@ def test_wiped_pages_are_zero_in_every_layer(cache: Fp8Cache) -> None:
 
 
 def test_sizes_are_those_of_the_published_model_per_token_and_slot() -> None:
-    config = dataclasses.replace(
-        read_config(default_model()),
-        layer_types=read_config(default_model()).layer_types * 8,
-        num_heads=24,
-        num_kv_heads=4,
-        linear_num_key_heads=16,
-        linear_num_value_heads=48,
-    )
-    made = Fp8Cache(config, num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
+    made = Fp8Cache(shape_27b(), num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
     assert made.kv_bytes == 2 * 64 * 32_768
     # states and columns as published, and the window of 16 tokens: inputs, keys and decays twice, writes
     window = 48 * 16 * (10240 * 2 + 2 * 48 * (128 * 2 + 4) + 48 * 128 * 4)

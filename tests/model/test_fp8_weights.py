@@ -7,30 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from sparkle.engine.settings import default_model
 from sparkle.errors import UnsupportedModel
-from sparkle.model.config import ModelConfig, read_config
+from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_weights import empty_weights, tensor_bytes
-
-
-def published() -> ModelConfig:
-    """The dimensions of Qwen3.8-27B."""
-    tiny = read_config(default_model())
-    return dataclasses.replace(
-        tiny,
-        vocab_size=248_320,
-        hidden_size=5120,
-        intermediate_size=17_408,
-        layer_types=tiny.layer_types * 8,
-        num_heads=24,
-        num_kv_heads=4,
-        linear_num_key_heads=16,
-        linear_num_value_heads=48,
-    )
+from sparkle.model.shapes import shape_27b
 
 
 def test_the_published_model_takes_the_bytes_of_its_file() -> None:
-    weights = empty_weights(published(), torch.device("meta"))
+    weights = empty_weights(shape_27b(), torch.device("meta"))
     layers = tensor_bytes(weights.layers)
     # one byte for each element in blocks, and what a layer keeps besides
     assert 24.3e9 < layers < 24.5e9
@@ -42,15 +26,15 @@ def test_the_published_model_takes_the_bytes_of_its_file() -> None:
     ("config", "message"),
     [
         (
-            dataclasses.replace(published(), hidden_size=5000),
+            dataclasses.replace(shape_27b(), hidden_size=5000),
             "hidden_size is 5000 but FP8 blocks need a multiple of 128",
         ),
-        (dataclasses.replace(published(), intermediate_size=100), "intermediate_size is 100"),
+        (dataclasses.replace(shape_27b(), intermediate_size=100), "intermediate_size is 100"),
         (
-            dataclasses.replace(published(), linear_value_dim=64),
+            dataclasses.replace(shape_27b(), linear_value_dim=64),
             "linear heads are 128 and 64 wide but the FP8 kernels need 128",
         ),
-        (dataclasses.replace(published(), conv_width=3), "linear_conv_kernel_dim is 3"),
+        (dataclasses.replace(shape_27b(), conv_width=3), "linear_conv_kernel_dim is 3"),
     ],
     ids=["hidden", "intermediate", "heads", "taps"],
 )

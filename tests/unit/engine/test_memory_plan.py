@@ -1,4 +1,7 @@
-"""The memory plan's arithmetic on the sizes of Qwen3.8-27B and one H200, and its refusals."""
+"""The memory plan's arithmetic on the sizes of Qwen3.8-27B and one H200, and its refusals.
+
+What a page, a slot and the weights take is held against the tensors in tests/engine/test_loaded_gpu.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from sparkle.model.shapes import shape_27b
 H200_BYTES = 149_557_477_376
 """What is free of one H200 once torch has made its context."""
 PAGE_BYTES = 64 * 32_768
-SLOT_BYTES = 194_985_984
+SLOT_BYTES = 207_716_352
 WEIGHTS_BYTES = 28_205_175_936
 
 
@@ -30,8 +33,7 @@ def plan(settings: EngineSettings, *, free_bytes: int = H200_BYTES) -> MemoryPla
 def test_an_h200_holds_over_two_million_tokens_and_one_whole_conversation() -> None:
     made = plan(EngineSettings())
     assert (made.slots, made.page_tokens) == (64, 64)
-    assert made.kv_tokens >= 2_200_000
-    assert made.kv_tokens >= 262_144
+    assert made.kv_tokens >= 2_200_000 > shape_27b().max_context_tokens
     assert made.total_bytes <= H200_BYTES
     # not one page more would have fitted
     assert made.total_bytes + PAGE_BYTES > H200_BYTES
@@ -67,7 +69,7 @@ def test_less_context_is_possible_with_less_memory() -> None:
     [
         (EngineSettings(kv_tokens=4_000_000), "4,000,000 KV tokens; lower kv_tokens, slots or pass_tokens"),
         (EngineSettings(pass_tokens=300_000), "for a pass of 300,000 tokens"),
-        (EngineSettings(slots=128, kv_tokens=3_000_000), "25.0 GB for 128 slots"),
+        (EngineSettings(slots=128, kv_tokens=3_000_000), "26.6 GB for 128 slots"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_numbers(settings: EngineSettings, way_out: str) -> None:
@@ -86,6 +88,6 @@ def test_the_plan_for_people_adds_up() -> None:
     made = plan(EngineSettings(kv_tokens=2_200_000))
     assert made.lines()[:1] == ["memory plan for an H200, 149.6 GB free"]
     text = "\n".join(made.lines())
-    assert "  slots        12.5 GB  64 of 195.0 MB\n" in text
+    assert "  slots        13.3 GB  64 of 207.7 MB\n" in text
     assert "  KV pages     72.1 GB  2,200,000 tokens in 34,375 pages of 64\n" in text
     assert text.endswith(f"  in all      {made.total_bytes / 1e9:.1f} GB")
