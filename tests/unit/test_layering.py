@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
 NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "config", "cli", "__init__")
 TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
-    *("buckets", "rows", "memory_plan"),
+    *("buckets", "rows", "memory_plan", "arguments"),
 )
 
 
@@ -42,13 +42,44 @@ def modules() -> list[str]:
 
 def imports_of(module: str) -> Iterator[str]:
     """Every module that `module` imports anywhere in its text, also inside functions."""
-    tree = ast.parse((PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source_of(module))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: imports are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def loaded_with(module: str) -> set[str]:
+    """What importing `module` imports, and what that imports: foreign names and our own modules."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        tree = ast.parse(source_of(current))
+        for node in tree.body:  # what stands in functions is loaded when it is used
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in names:
+                ours = name.removeprefix("sparkle.")
+                if name == ours:
+                    found.add(name.split(".")[0])
+                elif ours not in found and (PACKAGE / Path(*ours.split("."))).with_suffix(".py").exists():
+                    found.add(ours)
+                    waiting.append(ours)
+    return found
+
+
+def source_of(module: str) -> str:
+    return (PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+
+
+def says_no_torch(module: str) -> bool:
+    """Whether a module's first words promise it."""
+    return bool(re.search(r"\bno torch\b", ast.get_docstring(ast.parse(source_of(module))) or ""))
 
 
 def part_of(module: str) -> str:
@@ -81,6 +112,16 @@ def test_foreign_imports_stay_in_their_part(module: str) -> None:
         assert not foreign & {"torch", "triton", "transformers"}
 
 
+@pytest.mark.parametrize("module", [module for module in modules() if says_no_torch(module)])
+def test_who_says_that_it_knows_no_torch_loads_none(module: str) -> None:
+    assert not loaded_with(module) & {"torch", "triton"}
+
+
+def test_the_engines_process_checks_its_settings_before_it_loads_torch() -> None:
+    assert "torch" not in loaded_with("engine.process")
+    assert "torch" in loaded_with("engine.assemble"), "what is loaded in turn is seen"
+
+
 def test_contributing_shows_the_same_table() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, flags=re.MULTILINE)
@@ -97,7 +138,7 @@ def test_the_table_refuses_what_it_should() -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_files_and_functions_stay_short(module: str) -> None:
-    text = (PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    text = source_of(module)
     assert text.count("\n") <= 400, "one idea a file: split it"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -108,8 +149,7 @@ def test_files_and_functions_stay_short(module: str) -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_every_module_says_what_it_does(module: str) -> None:
-    text = (PACKAGE / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(text))
+    docstring = ast.get_docstring(ast.parse(source_of(module)))
     assert docstring is not None
     assert docstring.split("\n")[0].endswith((".", ":", ";"))
 
