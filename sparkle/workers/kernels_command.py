@@ -38,8 +38,9 @@ def build(
 ) -> None:
     """Compile every kernel that a worker with this model and these settings launches. Needs an H200.
 
-    A worker that finds them compiles nothing when it starts. Kernels depend on the model's sizes and on the
-    versions of torch and Triton; the directory may be copied to other machines of the same kind.
+    A worker that finds them compiles nothing when it starts. Kernels depend on the model's sizes, on slots,
+    page_tokens and the longest context, and on the versions of torch and Triton; the directory may be copied
+    to other machines of the same kind.
 
     Example:
 
