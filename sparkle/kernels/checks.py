@@ -32,6 +32,15 @@ def require_one_device(**tensors: Tensor) -> None:
             raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}")
 
 
+def require_dense_rows(name: str, tensor: Tensor) -> None:
+    """Raises ValueError unless each row of `tensor` is contiguous; the rows may be of any stride."""
+    dense = 1
+    for size, stride in zip(reversed(tensor.shape[1:]), reversed(tensor.stride()[1:]), strict=True):
+        if size > 1 and stride != dense:
+            raise ValueError(f"{name} has strides {list(tensor.stride())} but each row must be contiguous")
+        dense *= size
+
+
 def require_dense(name: str, tensor: Tensor) -> None:
     """Raises ValueError unless `tensor` is contiguous: ops write such tensors in place."""
     if not tensor.is_contiguous():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import reference_sequence
-from sparkle.kernels.checks import require_dense, require_one_device
+from sparkle.kernels.checks import require_dense, require_dense_rows, require_one_device
 from sparkle.kernels.chunks import CHUNK_TOKENS, cut_into_chunks
 from sparkle.kernels.delta_rule_inputs import require_delta_rule
 from sparkle.kernels.gdn_chunk_inputs import FACTORS, gdn_mix_kernel, gdn_solve_kernel
@@ -47,9 +47,20 @@ def gdn_chunk(
     dtype. ValueError for any other shape or dtype.
     """
     require_delta_rule(query, key, value, log_decay, beta, states, span_starts, slots)
+    for name, rows in (("query", query), ("key", key), ("value", value)):
+        require_dense_rows(name, rows)
     require_dense("log_decay", log_decay)
     require_dense("beta", beta)
-    require_one_device(query=query, key=key, value=value, log_decay=log_decay, beta=beta, states=states)
+    require_one_device(
+        query=query,
+        key=key,
+        value=value,
+        log_decay=log_decay,
+        beta=beta,
+        states=states,
+        span_starts=span_starts,
+        slots=slots,
+    )
     run = gdn_chunk_triton if query.is_cuda else reference_sequence.delta_rule
     return run(query, key, value, log_decay, beta, states, span_starts, slots)
 

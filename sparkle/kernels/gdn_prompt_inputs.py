@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels import reference_sequence
-from sparkle.kernels.checks import FLOATS, require_dtype, require_one_device, require_shape, require_spans
+from sparkle.kernels.gdn_arguments import require_gdn
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.softplus import softplus
@@ -37,32 +37,13 @@ def gdn_prompt_inputs(
     dt_bias), beta = sigmoid(b).
 
     qkv float [T, C], rows of any stride, in the dtype of memory.columns; ba float [T, 2 Hv], rows of any
-    stride; conv float [C, TAPS]; span_starts int64 [S+1]; slots int64 [S], all different, negative only where
-    the span is empty. `memory.columns` is written in place: of a span shorter than TAPS-1 it keeps what still
-    counts of its own. The slots' windows must have been folded in before (gdn_step with an empty span), or
-    the sequences be new. Returns mixed [T, C] in qkv's dtype, log_decay and beta float32 [T, Hv]. ValueError
-    for any other shape or dtype.
+    stride; conv float [C, TAPS], dense; span_starts int64 [S+1]; slots int64 [S], all different, negative
+    only where the span is empty. `memory.columns` is written in place: of a span shorter than TAPS-1 it keeps
+    what still counts of its own. The slots' windows must have been folded in before (gdn_step with an empty
+    span), or the sequences be new. Returns mixed [T, C] in qkv's dtype, log_decay and beta float32 [T, Hv].
+    ValueError for any other shape or dtype.
     """
-    memory.check()
-    value_heads = memory.states.shape[1]
-    require_dtype("qkv", qkv, *FLOATS)
-    require_dtype("qkv", qkv, memory.columns.dtype)
-    require_shape("qkv", qkv, None, memory.channels)
-    require_dtype("ba", ba, *FLOATS)
-    require_shape("ba", ba, qkv.shape[0], 2 * value_heads)
-    if qkv.stride(1) != 1 or ba.stride(1) != 1:
-        raise ValueError(
-            f"qkv and ba have columns of strides {qkv.stride(1)}, {ba.stride(1)} but must have 1"
-        )
-    require_dtype("conv", conv, *FLOATS)
-    require_shape("conv", conv, memory.channels, TAPS)
-    for name, gate in (("a_log", gates.a_log), ("dt_bias", gates.dt_bias)):
-        require_dtype(name, gate, *FLOATS)
-        require_shape(name, gate, value_heads)
-    require_spans(span_starts, slots=slots)
-    require_one_device(
-        qkv=qkv, ba=ba, conv=conv, columns=memory.columns, span_starts=span_starts, slots=slots
-    )
+    require_gdn(qkv, ba, conv, gates, memory, span_starts, slots=slots)
     run = gdn_prompt_inputs_triton if qkv.is_cuda else gdn_prompt_inputs_reference
     return run(qkv, ba, conv, gates, memory, span_starts, slots)
 

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparkle.kernels.checks import FLOATS, require_dtype, require_one_device, require_shape, require_spans
+from sparkle.kernels.checks import require_dtype
+from sparkle.kernels.gdn_arguments import require_gdn
 from sparkle.kernels.gdn_inputs import gdn_inputs_triton
 from sparkle.kernels.gdn_memory import PARTS, TAPS, WINDOW, GdnGates, GdnMemory
 from sparkle.kernels.gdn_step_kernel import gdn_step_kernel
@@ -43,51 +44,30 @@ def gdn_step(
     head, with the q and k of head h // (Hv/Hk): S ← exp(g) S; S ← S + k (beta (v - Sᵀk))ᵀ; o = Sᵀq ("Gated
     Delta Networks", Yang et al. 2024).
 
-    qkv float [T, C], rows of any stride; ba float [T, 2 Hv]; conv float [C, TAPS]; span_starts int64 [S+1],
-    spans of at most `width` rows, which is at most WINDOW; slots int64 [S], all different, negative where a
-    place of the batch is unused; accepted int64 [S], 0 to the length of the slot's last span, 0 for a
-    sequence that had none. On a GPU qkv is bfloat16, and K and V are one power of two from 32 to 128.
-    Returns [T, Hv, V] in qkv's dtype; `memory` is written in place. A row's result is the same for every
-    width. ValueError for any other shape or dtype.
+    qkv float [T, C] in the dtype of memory.columns, ba float [T, 2 Hv], rows of any stride; conv float [C,
+    TAPS], dense; span_starts int64 [S+1], spans of at most `width` rows, at most WINDOW; slots int64 [S], all
+    different, negative where a place of the batch is unused; accepted int64 [S], 0 to the length of the
+    slot's last span, 0 for a sequence that had none. On a GPU qkv is bfloat16, and K and V are one power of
+    two from 32 to 128. Returns [T, Hv, V] in qkv's dtype; `memory` is written in place. A row's result is the
+    same for every width. ValueError for any other shape or dtype.
     """
-    _check(qkv, ba, conv, gates, memory, span_starts, slots, accepted, width)
+    require_gdn(qkv, ba, conv, gates, memory, span_starts, slots=slots, accepted=accepted)
+    _require_width(qkv, memory, width)
     if not qkv.is_cuda:
         return gdn_step_reference(qkv, ba, conv, gates, memory, span_starts, slots, accepted)
     places = (span_starts, slots, accepted)
     return gdn_step_triton(qkv, ba, conv, gates, memory, *places, width=width, pdl=True)
 
 
-def _check(
-    qkv: Tensor,
-    ba: Tensor,
-    conv: Tensor,
-    gates: GdnGates,
-    memory: GdnMemory,
-    span_starts: Tensor,
-    slots: Tensor,
-    accepted: Tensor,
-    width: int,
-) -> None:
-    memory.check()
-    value_heads = memory.states.shape[1]
-    require_dtype("qkv", qkv, *FLOATS)
-    require_dtype("qkv", qkv, memory.columns.dtype)
-    require_shape("qkv", qkv, None, memory.channels)
-    require_dtype("ba", ba, *FLOATS)
-    require_shape("ba", ba, qkv.shape[0], 2 * value_heads)
-    require_dtype("conv", conv, *FLOATS)
-    require_shape("conv", conv, memory.channels, TAPS)
-    require_shape("a_log", gates.a_log, value_heads)
-    require_shape("dt_bias", gates.dt_bias, value_heads)
-    require_spans(span_starts, slots=slots, accepted=accepted)
-    require_one_device(qkv=qkv, ba=ba, conv=conv, states=memory.states, span_starts=span_starts, slots=slots)
+def _require_width(qkv: Tensor, memory: GdnMemory, width: int) -> None:
     if not 1 <= width <= WINDOW:
         raise ValueError(f"width is {width} but a span has 1 to {WINDOW} rows at most")
+    if not qkv.is_cuda:
+        return
     key_dim, value_dim = memory.states.shape[2:]
-    if qkv.is_cuda and (key_dim != value_dim or key_dim not in (32, 64, 128)):
+    if key_dim != value_dim or key_dim not in (32, 64, 128):
         raise ValueError(f"heads are {key_dim} and {value_dim} wide but on a GPU both must be 32, 64 or 128")
-    if qkv.is_cuda:
-        require_dtype("qkv", qkv, torch.bfloat16)
+    require_dtype("qkv", qkv, torch.bfloat16)
 
 
 def gdn_step_reference(

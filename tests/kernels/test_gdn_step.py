@@ -220,6 +220,17 @@ def test_wrong_inputs_are_refused() -> None:
     gates = GdnGates(a_log=weights.gates.a_log[1:], dt_bias=weights.gates.dt_bias)
     with pytest.raises(ValueError, match="a_log has shape"):
         gdn_step.gdn_step(qkv, ba, weights.conv, gates, memory, *places)
+    gates = GdnGates(a_log=weights.gates.a_log, dt_bias=weights.gates.dt_bias.half())
+    with pytest.raises(ValueError, match=r"dt_bias is torch\.float16"):
+        gdn_step.gdn_step(qkv, ba, weights.conv, gates, memory, *places)
+    with pytest.raises(ValueError, match="width is 17 but a span has 1 to 16 rows"):
+        gdn_step.gdn_step(qkv, ba, weights.conv, weights.gates, memory, *places, width=17)
+    # what the kernels would read past
+    turned = weights.conv.t().contiguous().t()
+    with pytest.raises(ValueError, match="conv has strides"):
+        gdn_step.gdn_step(qkv, ba, turned, weights.gates, memory, *places)
+    with pytest.raises(ValueError, match=r"ba has strides .* but each row must be contiguous"):
+        gdn_step.gdn_step(qkv, ba.repeat(1, 2)[:, ::2], weights.conv, weights.gates, memory, *places)
 
 
 @pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS.keys())
