@@ -14,6 +14,7 @@ from sparkle.model.cache import SequenceCache
 from sparkle.model.config import ModelConfig
 from sparkle.model.deltanet import GatedDeltaNet
 from sparkle.model.layout import PassLayout, kv_cells
+from sparkle.model.taps import Taps
 from sparkle.model.weights import AttentionWeights, DecoderWeights, LayerWeights
 
 
@@ -43,8 +44,10 @@ class Decoder:
             ranks[kind] += 1
 
     @torch.inference_mode()
-    def forward(self, batch: PassBatch, cache: SequenceCache) -> Tensor:
+    def forward(self, batch: PassBatch, cache: SequenceCache, taps: Taps | None = None) -> Tensor:
         """Logits float32 [R, vocab] of `batch.logit_rows`; the cache is moved on in place.
+
+        `taps` takes the outputs of the layers it names.
 
         Raises ValueError where a page table is too short for its span, or a field has another shape or dtype.
         """
@@ -65,8 +68,10 @@ class Decoder:
             ),
         )
         hidden = F.embedding(batch.token_ids, weights.embedding)
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             hidden = layer.forward(hidden, layout, cache)
+            if taps is not None:
+                taps.take(number, hidden)
         wanted = ops.rms_norm(hidden[batch.logit_rows], weights.norm, eps=config.rms_norm_eps)
         return F.linear(wanted, weights.lm_head).float()
 

@@ -19,6 +19,7 @@ from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_deltanet import Fp8DeltaNet
 from sparkle.model.fp8_weights import Fp8AttentionWeights, Fp8DecoderWeights, Fp8LayerWeights
 from sparkle.model.side_stream import SideStream
+from sparkle.model.taps import Taps
 
 
 class Fp8Decoder:
@@ -35,19 +36,24 @@ class Fp8Decoder:
             ranks[kind] += 1
 
     @torch.inference_mode()
-    def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> Tensor:
+    def verify(self, batch: VerifyBatch, cache: Fp8Cache, taps: Taps | None = None) -> Tensor:
         """Logits float32 [T, vocab]; rows outside the spans hold anything.
+
+        `taps` takes the outputs of the layers it names, for all rows or some.
 
         A sequence's new tokens enter its DeltaNet states only with the next pass, which says in `accepted`
         how many of them are kept; its pages hold them from now on, and are written over where they are not.
         """
-        hidden, addend = self._through_layers(batch, cache)
+        hidden, addend = self._through_layers(batch, cache, taps)
         return self._logits(hidden, addend)
 
     @torch.inference_mode()
-    def read(self, batch: PromptBatch, cache: Fp8Cache) -> Tensor:
-        """Logits float32 [R, vocab] of `batch.logit_rows`. The slots' windows must be folded in before."""
-        hidden, addend = self._through_layers(batch, cache)
+    def read(self, batch: PromptBatch, cache: Fp8Cache, taps: Taps | None = None) -> Tensor:
+        """Logits float32 [R, vocab] of `batch.logit_rows`. The slots' windows must be folded in before.
+
+        `taps` as in `verify`.
+        """
+        hidden, addend = self._through_layers(batch, cache, taps)
         # the last product's parts of the other rows are never added
         rows = batch.logit_rows
         return self._logits(hidden.index_select(0, rows), addend.index_select(1, rows))
@@ -58,7 +64,9 @@ class Fp8Decoder:
         for layer in self._layers:
             layer.fold(slots, accepted, cache)
 
-    def _through_layers(self, batch: VerifyBatch | PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+    def _through_layers(
+        self, batch: VerifyBatch | PromptBatch, cache: Fp8Cache, taps: Taps | None
+    ) -> tuple[Tensor, Tensor]:
         """The residuals [T, hidden] before the last product's parts [P, T, hidden] are added, and those."""
         config = self._config
         table = ops.rotary_table(
@@ -69,9 +77,15 @@ class Fp8Decoder:
         )
         hidden: Tensor = F.embedding(batch.token_ids, self._weights.embedding)
         addend: Tensor | None = None
-        for layer in self._layers:
-            hidden, addend = layer.forward(hidden, addend, table, batch, cache)
+        for number, layer in enumerate(self._layers):
+            whole, hidden, addend = layer.forward(hidden, addend, table, batch, cache)
+            if taps is not None:
+                taps.take(number - 1, whole)
         assert addend is not None, "a model has layers"
+        last = len(self._layers) - 1
+        if taps is not None and last in taps:
+            whole, _ = ops.add_rms_norm_quantise(hidden, addend, self._weights.norm, eps=config.rms_norm_eps)
+            taps.take(last, whole)
         return hidden, addend
 
     def _logits(self, hidden: Tensor, addend: Tensor) -> Tensor:
@@ -100,18 +114,21 @@ class _Layer:
         table: Tensor,
         batch: VerifyBatch | PromptBatch,
         cache: Fp8Cache,
-    ) -> tuple[Tensor, Tensor]:
-        """Residuals and the parts still to be added to them, to the same after this layer."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Residuals and the parts still to be added to them, to the same after this layer.
+
+        In front of these two: the residuals with those parts added, which are the output of the layer before.
+        """
         weights, rank = self._weights, self._rank
         if isinstance(self._mixer, Fp8Attention):
-            hidden, x = ops.add_rms_norm_quantise(hidden, addend, weights.input_norm, eps=self._eps)
+            whole, x = ops.add_rms_norm_quantise(hidden, addend, weights.input_norm, eps=self._eps)
             addend = self._mixer.forward(x, table, batch, cache.keys[rank], cache.values[rank])
         else:
-            hidden, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
+            whole, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
             addend = self._mixer.forward(normed, x, batch, cache.memories[rank])
-        hidden, x = ops.add_rms_norm_quantise(hidden, addend, weights.mlp_norm, eps=self._eps)
+        hidden, x = ops.add_rms_norm_quantise(whole, addend, weights.mlp_norm, eps=self._eps)
         inner = ops.gate_up_silu_quantise(x, weights.gate_up)
-        return hidden, ops.fp8_linear_parts(inner, weights.down)
+        return whole, hidden, ops.fp8_linear_parts(inner, weights.down)
 
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
         """See Fp8Decoder.fold; full attention keeps no window."""

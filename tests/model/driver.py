@@ -12,6 +12,7 @@ from torch import Tensor
 from sparkle.model.cache import SequenceCache
 from sparkle.model.config import ModelConfig
 from sparkle.model.decoder import Decoder, PassBatch
+from sparkle.model.taps import Taps
 
 CPU = torch.device("cpu")
 
@@ -67,12 +68,12 @@ class Driver:
         self.free_slots.insert(0, sequence.slot)
         self.free_pages[:0] = sequence.pages
 
-    def run(self, *spans: tuple[Running, Sequence[int]]) -> list[Tensor]:
+    def run(self, *spans: tuple[Running, Sequence[int]], taps: Taps | None = None) -> list[Tensor]:
         """One pass that reads these tokens of these sequences; float32 [tokens, vocab] for each span."""
         for sequence, tokens in spans:
             missing = -(-(sequence.computed + len(tokens)) // self.page_tokens) - len(sequence.pages)
             sequence.pages += [self.free_pages.pop() for _ in range(missing)]
-        logits = self._decoder.forward(batch_of(spans), self.cache)
+        logits = self._decoder.forward(batch_of(spans), self.cache, taps)
         for sequence, tokens in spans:
             sequence.computed += len(tokens)
         return list(logits.split_with_sizes([len(tokens) for _, tokens in spans]))

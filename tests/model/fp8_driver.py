@@ -20,6 +20,7 @@ from sparkle.model.fp8_weights import (
     Fp8DeltaNetWeights,
     Fp8LayerWeights,
 )
+from sparkle.model.taps import Taps
 from sparkle.model.weights import AttentionWeights, DecoderWeights, DeltaNetWeights, LayerWeights
 
 
@@ -70,7 +71,12 @@ class Fp8Driver:
         self._free_slots.insert(0, sequence.slot)
         self._free_pages[:0] = sequence.pages
 
-    def read(self, *spans: tuple[Running, Sequence[int]], width: int | None = None) -> list[Tensor]:
+    def read(
+        self,
+        *spans: tuple[Running, Sequence[int]],
+        width: int | None = None,
+        taps: Taps | None = None,
+    ) -> list[Tensor]:
         """Chunks of prompts in one pass, maybe in pieces of `width`; float32 [tokens, vocab] for each."""
         pending = [sequence for sequence, _ in spans if sequence.window]
         if pending:
@@ -93,14 +99,19 @@ class Fp8Driver:
             lengths=lengths,
             pieces=None if width is None else self._pieces(spans, width),
         )
-        logits = self._decoder.read(batch, self.cache)
+        logits = self._decoder.read(batch, self.cache, taps)
         for sequence, tokens in spans:
             sequence.computed += len(tokens)
             sequence.window = 0
         return list(logits.split_with_sizes(lengths))
 
     def verify(
-        self, *spans: tuple[Running, Sequence[int]], width: int, spare: int = 0, keep: Sequence[int] = ()
+        self,
+        *spans: tuple[Running, Sequence[int]],
+        width: int,
+        spare: int = 0,
+        keep: Sequence[int] = (),
+        taps: Taps | None = None,
     ) -> list[Tensor]:
         """A pass of a few tokens each, of which `keep` (else all) stay; `spare` unused places."""
         starts, positions, cells = self._places(spans)
@@ -118,7 +129,7 @@ class Fp8Driver:
             accepted=self._ints([*(sequence.window for sequence, _ in spans), *[0] * spare]),
             width=width,
         )
-        logits = self._decoder.verify(batch, self.cache)
+        logits = self._decoder.verify(batch, self.cache, taps)
         lengths = [len(tokens) for _, tokens in spans]
         for (sequence, _), kept in zip(spans, keep or lengths, strict=True):
             sequence.computed += kept

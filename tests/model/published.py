@@ -43,12 +43,15 @@ class Shape:
 
 class _Output(Protocol):
     logits: Tensor
+    hidden_states: Sequence[Tensor] | None
 
 
 class _Model(Protocol):
     """What these tests use of a transformers model."""
 
-    def __call__(self, input_ids: Tensor, *, position_ids: Tensor, use_cache: bool) -> _Output: ...
+    def __call__(
+        self, input_ids: Tensor, *, position_ids: Tensor, use_cache: bool, output_hidden_states: bool = False
+    ) -> _Output: ...
 
     def generate(self, input_ids: Tensor, **options: object) -> Tensor: ...
 
@@ -89,6 +92,17 @@ class Published:
             output = self._model(torch.tensor([tokens]), position_ids=axes[:, None], use_cache=False)
             logits: Tensor = output.logits
         return logits[0]
+
+    def layer_outputs(self, tokens: Sequence[int]) -> list[Tensor]:
+        """Float64 [T, hidden] behind each layer but the last, whose output it gives only normed."""
+        positions = torch.arange(len(tokens)).expand(4, 1, -1)
+        with self._in_float64():
+            output = self._model(
+                torch.tensor([tokens]), position_ids=positions, use_cache=False, output_hidden_states=True
+            )
+        assert output.hidden_states is not None
+        # the first is the embedding
+        return [states[0] for states in output.hidden_states[1:-1]]
 
     def greedy(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:
         """The next `num_tokens` likeliest tokens of prompts of equal length, end tokens or not."""
