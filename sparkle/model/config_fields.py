@@ -116,7 +116,7 @@ def text_fields(top: Fields) -> Fields:
     if kind == "qwen3_5_text":
         text = top
     elif kind == "qwen3_5":
-        _check("", top, fixed=FIXED, others=WRAPPER_READ | WRAPPER_IGNORED | IGNORED)
+        check_fields("", top, fixed=FIXED, others=WRAPPER_READ | WRAPPER_IGNORED | IGNORED)
         text = section(top, "text_config")
         if text.get("model_type") != "qwen3_5_text":
             raise UnsupportedModel(
@@ -124,15 +124,29 @@ def text_fields(top: Fields) -> Fields:
             )
     else:
         raise UnsupportedModel(f"model_type is {kind!r}; this program serves 'qwen3_5' and 'qwen3_5_text'")
-    _check("", text, fixed=FIXED, others=READ | IGNORED)
-    _check("rope_parameters.", section(text, "rope_parameters"), fixed=ROPE_FIXED, others=ROPE_READ)
+    check_fields("", text, fixed=FIXED, others=READ | IGNORED)
+    check_fields("rope_parameters.", section(text, "rope_parameters"), fixed=ROPE_FIXED, others=ROPE_READ)
     for holder in (top, text):
         if holder.get("quantization_config") is not None:
             quantisation = section(holder, "quantization_config")
-            _check(
+            check_fields(
                 "quantization_config.", quantisation, fixed=QUANTISATION_FIXED, others=QUANTISATION_IGNORED
             )
     return text
+
+
+def check_fields(prefix: str, fields: Fields, *, fixed: Fields, others: frozenset[str]) -> None:
+    """Raises UnsupportedModel naming the first field that is not in `others` and not as in `fixed`.
+
+    `prefix` stands before the names in the message.
+    """
+    for name, value in fields.items():
+        if value is None or name.startswith("_") or name in others:
+            continue
+        if name not in fixed:
+            raise UnsupportedModel(f"{prefix}{name} is a field that this model does not have")
+        if value != fixed[name]:
+            raise UnsupportedModel(f"{prefix}{name} is {value!r} but must be {fixed[name]!r}")
 
 
 def section(fields: Fields, name: str) -> Fields:
@@ -165,13 +179,3 @@ def items(fields: Fields, name: str) -> Sequence[object]:
     if not isinstance(value, list):
         raise UnsupportedModel(f"{name} must be a list, not {value!r}")
     return cast(Sequence[object], value)
-
-
-def _check(prefix: str, fields: Fields, *, fixed: Fields, others: frozenset[str]) -> None:
-    for name, value in fields.items():
-        if value is None or name.startswith("_") or name in others:
-            continue
-        if name not in fixed:
-            raise UnsupportedModel(f"{prefix}{name} is a field that this model does not have")
-        if value != fixed[name]:
-            raise UnsupportedModel(f"{prefix}{name} is {value!r} but must be {fixed[name]!r}")

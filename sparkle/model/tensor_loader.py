@@ -15,16 +15,18 @@ FLOAT_DTYPES = (torch.bfloat16, torch.float32)
 class TensorLoader:
     """Matrices come out in `dtype`, vectors and convolutions in float32, all on `device` and copied.
 
-    Names are given without the decoder's prefix, which is `model.language_model.` in a checkpoint with a
-    vision tower and `model.` in one without. Each method raises TensorMismatch naming a tensor that is
-    missing or of another shape or dtype.
+    Names are given without `prefix`, by default the decoder's, which is `model.language_model.` in a
+    checkpoint with a vision tower and `model.` in one without. Each method raises TensorMismatch naming a
+    tensor that is missing or of another shape or dtype.
     """
 
-    def __init__(self, files: TensorFiles, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, files: TensorFiles, *, device: torch.device, dtype: torch.dtype, prefix: str | None = None
+    ) -> None:
         self._files = files
         self._device = device
         self._dtype = dtype
-        self._prefix = files.prefix
+        self._prefix = files.prefix if prefix is None else prefix
         self.dequantised = 0
 
     def matrix(self, name: str, rows: int, columns: int) -> Tensor:
@@ -38,6 +40,10 @@ class TensorLoader:
     def vector(self, name: str, length: int) -> Tensor:
         """A vector [length], in float32."""
         return self._floats(self._prefix + name, length)
+
+    def floats(self, name: str, *shape: int) -> Tensor:
+        """A tensor of any shape, in float32."""
+        return self._floats(self._prefix + name, *shape)
 
     def convolution(self, name: str, channels: int, taps: int) -> Tensor:
         """A depthwise convolution [channels, taps], in float32; stored as [channels, 1, taps]."""
