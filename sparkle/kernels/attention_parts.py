@@ -32,14 +32,52 @@ class Paged:
     contexts: Tensor
 
     @property
+    def spans(self) -> int:
+        """Sequences."""
+        return self.page_tables.shape[0]
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of the keys and values."""
+        return self.key_pages.shape[2]
+
+    @property
     def group(self) -> int:
         """Query heads that share one kv head."""
-        return self.query.shape[1] // self.key_pages.shape[2]
+        return self.query.shape[1] // self.kv_heads
 
     def splits(self, programs: int) -> int:
         """As num_splits, for sequences as long as their page tables allow."""
         max_tokens = self.page_tables.shape[1] * self.key_pages.shape[1]
-        return num_splits(self.page_tables.shape[0], self.key_pages.shape[2], max_tokens, programs=programs)
+        return num_splits(self.spans, self.kv_heads, max_tokens, programs=programs)
+
+    def arguments(self, parts: Parts, scale: float) -> tuple[object, ...]:
+        """What both kernels take, in order: tensors, strides, the scale of scores in powers of 2."""
+        return (
+            self.query,
+            self.key_pages,
+            self.value_pages,
+            self.page_tables,
+            self.span_starts,
+            self.contexts,
+            parts.values,
+            parts.sums,
+            self.query.stride(0),
+            self.query.stride(1),
+            self.page_tables.shape[1],
+            scale * math.log2(math.e),
+        )
+
+    def sizes(self, splits: int) -> dict[str, int]:
+        """The constants that both kernels take."""
+        return {
+            "HEADS": self.query.shape[1],
+            "GROUP": self.group,
+            "DIM": self.query.shape[2],
+            "PAGE": self.key_pages.shape[1],
+            "TILE": TILE_TOKENS,
+            "SPLITS": splits,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +135,14 @@ def attention_parts(
     paged: Paged, *, width: int, scale: float, pdl: bool, settings: LaunchSettings | None = None
 ) -> Parts:
     """Launches the kernel; `settings` other than launch_settings' are for benches."""
-    query, keys, tables = paged.query, paged.key_pages, paged.page_tables
-    settings = settings or launch_settings(width * paged.group, keys.dtype)
+    settings = settings or launch_settings(width * paged.group, paged.key_pages.dtype)
     splits = paged.splits(settings.programs)
     parts = empty_parts(paged, splits, torch.float32)
     parts.sums.fill_(-math.inf)  # programs past a sequence's end write nothing
-    attention_parts_kernel[splits, keys.shape[2], tables.shape[0]](
-        query,
-        keys,
-        paged.value_pages,
-        tables,
-        paged.span_starts,
-        paged.contexts,
-        parts.values,
-        parts.sums,
-        query.stride(0),
-        query.stride(1),
-        tables.shape[1],
-        scale * math.log2(math.e),
-        HEADS=query.shape[1],
-        GROUP=paged.group,
-        DIM=query.shape[2],
-        PAGE=keys.shape[1],
+    attention_parts_kernel[splits, paged.kv_heads, paged.spans](
+        *paged.arguments(parts, scale),
+        **paged.sizes(splits),
         ROWS=settings.rows,
-        TILE=TILE_TOKENS,
-        SPLITS=splits,
         PDL=pdl,
         num_warps=settings.warps,
         num_stages=settings.stages,

@@ -8,7 +8,6 @@ bfloat16, but for what is below 1/200,000 of its row's largest.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -51,31 +50,14 @@ def attention_parts_fp8(
     paged: Paged, *, width: int, scale: float, pdl: bool, settings: Fp8LaunchSettings | None = None
 ) -> Parts:
     """Launches the kernel; `settings` other than fp8_launch_settings' are for tests and benches."""
-    query, keys, tables = paged.query, paged.key_pages, paged.page_tables
     settings = settings or fp8_launch_settings(width * paged.group)
     splits = paged.splits(settings.programs)
     # averages of e4m3 values fit float16, and its rounding is a sixteenth of the result's
     parts = empty_parts(paged, splits, torch.float16)
-    attention_parts_fp8_kernel[splits, keys.shape[2], tables.shape[0]](
-        query,
-        keys,
-        paged.value_pages,
-        tables,
-        paged.span_starts,
-        paged.contexts,
-        parts.values,
-        parts.sums,
-        query.stride(0),
-        query.stride(1),
-        tables.shape[1],
-        scale * math.log2(math.e),
-        HEADS=query.shape[1],
-        GROUP=paged.group,
-        DIM=query.shape[2],
-        PAGE=keys.shape[1],
+    attention_parts_fp8_kernel[splits, paged.kv_heads, paged.spans](
+        *paged.arguments(parts, scale),
+        **paged.sizes(splits),
         ROWS=settings.rows,
-        TILE=TILE_TOKENS,
-        SPLITS=splits,
         STAGES=settings.stages,
         WARPS=settings.warps,
         PDL=pdl,
