@@ -99,8 +99,13 @@ def _typed(name: str, value: object, kind: Any) -> object:
     if isinstance(value, str) and plain is not str:
         return _parsed(name, value, kind)
     if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
-        raise ConfigError(f"{name} is a {type(value).__name__} but must be a {plain.__name__}")
+        raise ConfigError(f"{name} is a {type(value).__name__} but must be {_in_words(plain)}")
     return value
+
+
+def _in_words(plain: type) -> str:
+    """What a value must be, for people."""
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(plain, f"a {plain.__name__}")
 
 
 def _parsed(name: str, text: str, kind: Any) -> object:
@@ -115,4 +120,4 @@ def _parsed(name: str, text: str, kind: Any) -> object:
         return plain(text)
     # a TypeError: settings inside settings, which no text can be
     except (ValueError, TypeError):
-        raise ConfigError(f"{name} is {text!r} but must be a {plain.__name__}") from None
+        raise ConfigError(f"{name} is {text!r} but must be {_in_words(plain)}") from None

@@ -59,12 +59,12 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "flags", "text"),
     [
-        ({"SPARKLE_OVEN_SLOTS": "many"}, {}, "SPARKLE_OVEN_SLOTS is 'many' but must be a int"),
+        ({"SPARKLE_OVEN_SLOTS": "many"}, {}, "SPARKLE_OVEN_SLOTS is 'many' but must be a whole number"),
         ({"SPARKLE_OVEN_LIGHT": "maybe"}, {}, "must be true or false"),
         ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, inner_door, light"),
         ({"SPARKLE_OVEN_INNER_DOOR": "40"}, {}, "SPARKLE_OVEN_INNER_DOOR is '40' but must be a DoorSettings"),
-        ({}, {"slots": 1.5}, "--slots is a float but must be a int"),
-        ({}, {"slots": True}, "--slots is a bool but must be a int"),
+        ({}, {"slots": 1.5}, "--slots is a float but must be a whole number"),
+        ({}, {"slots": True}, "--slots is a bool but must be a whole number"),
         ({}, {"slots": 99}, "slots is 99 but must be 1 to 64"),
     ],
 )

@@ -43,5 +43,5 @@ def test_what_is_not_set_is_not_told() -> None:
 
 def test_a_bad_value_is_named() -> None:
     arguments = engine_parser("engine", None).parse_args(["--model", "m", "--slots", "many"])
-    with pytest.raises(ConfigError, match="--slots is 'many' but must be a int"):
+    with pytest.raises(ConfigError, match="--slots is 'many' but must be a whole number"):
         settings_of(arguments)
