@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from sparkle.model.config import LayerType, ModelConfig, read_config
+from sparkle.model.dflash_config import DFlashConfig
 
 LAYERS_27B = 64
 FULL_EVERY = 4
@@ -36,6 +37,29 @@ def shape_27b() -> ModelConfig:
         rms_norm_eps=1e-6,
         max_context_tokens=262_144,
         end_tokens=(248_046, 248_044),
+    )
+
+
+def shape_dflash_27b() -> DFlashConfig:
+    """The sizes of the DFlash2 draft model for Qwen3.8-27B."""
+    return DFlashConfig(
+        vocab_size=248_320,
+        hidden_size=5120,
+        intermediate_size=17_408,
+        num_layers=5,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        window=2048,
+        rope_theta=1e7,
+        rms_norm_eps=1e-6,
+        num_target_layers=LAYERS_27B,
+        target_layers=(5, 19, 33, 47, 61),
+        block_rows=8,
+        mask_token=248_070,
+        conv_group=16,
+        selector_rank=256,
+        candidates=16,
     )
 
 

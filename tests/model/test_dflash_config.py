@@ -11,7 +11,7 @@ import pytest
 
 from sparkle.errors import CheckpointError, UnsupportedModel
 from sparkle.model.dflash_config import DFlashConfig, read_dflash_config
-from sparkle.model.shapes import shape_27b
+from sparkle.model.shapes import shape_27b, shape_dflash_27b
 from tests.model.checkpoint_files import Json, write_fields
 
 # of a draft model for Qwen3.8-27B
@@ -55,25 +55,6 @@ PUBLISHED: Json = {
     "use_sliding_window": True,
     "vocab_size": 248320,
 }
-READ = DFlashConfig(
-    vocab_size=248320,
-    hidden_size=5120,
-    intermediate_size=17408,
-    num_layers=5,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    window=2048,
-    rope_theta=1e7,
-    rms_norm_eps=1e-6,
-    num_target_layers=64,
-    target_layers=(5, 19, 33, 47, 61),
-    block_rows=8,
-    mask_token=248070,
-    conv_group=16,
-    selector_rank=256,
-    candidates=16,
-)
 
 
 def read(directory: Path, fields: Json) -> DFlashConfig:
@@ -82,12 +63,12 @@ def read(directory: Path, fields: Json) -> DFlashConfig:
 
 
 def test_the_published_form_is_read(tmp_path: Path) -> None:
-    assert read(tmp_path, PUBLISHED) == READ
+    assert read(tmp_path, PUBLISHED) == shape_dflash_27b()
 
 
 def test_older_files_have_rope_theta_at_the_top(tmp_path: Path) -> None:
     older = {name: value for name, value in PUBLISHED.items() if name != "rope_parameters"}
-    assert read(tmp_path, {**older, "rope_theta": 1e7, "rope_scaling": None}) == READ
+    assert read(tmp_path, {**older, "rope_theta": 1e7, "rope_scaling": None}) == shape_dflash_27b()
 
 
 def test_what_would_change_nothing_is_taken(tmp_path: Path) -> None:
@@ -97,7 +78,7 @@ def test_what_would_change_nothing_is_taken(tmp_path: Path) -> None:
         "input_embedding_scale": 1,
         "final_logit_softcapping": None,
     }
-    assert read(tmp_path, fields) == READ
+    assert read(tmp_path, fields) == shape_dflash_27b()
 
 
 @pytest.mark.parametrize(
