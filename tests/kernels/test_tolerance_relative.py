@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,12 @@ def test_a_bound_has_a_reason_and_refuses_what_is_over_it(op: str) -> None:
     assert relative_mismatch(op, exact * (1.0 + 0.9 * bound.floor), exact, exact) is None
     over = exact * (1.0 + 1.1 * bound.floor)
     assert "relative error" in str(relative_mismatch(op, over, exact, exact))
+
+
+def test_each_bound_is_what_some_test_holds_a_kernel_to() -> None:
+    here = Path(__file__)
+    tests = "".join(path.read_text(encoding="utf-8") for path in here.parent.glob("*.py") if path != here)
+    assert [op for op in RELATIVE_BOUNDS if f'"{op}"' not in tests] == []
 
 
 def test_the_error_is_relative_to_the_whole() -> None:
