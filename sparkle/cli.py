@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from sparkle.errors import ConfigError, ContractError, QueueError, SparkleError
+from sparkle.errors import CheckpointError, ConfigError, ContractError, QueueError, SparkleError
 from sparkle.model.commands.checkpoint import checkpoint
 from sparkle.producers.commands.ask import ask
 from sparkle.producers.commands.batch import batch
@@ -30,7 +30,7 @@ EXIT_FAILED = 1
 """A job failed, or something in the program did."""
 
 EXIT_USAGE = 2
-"""A flag, a setting, a file or the question is wrong."""
+"""A flag, a setting, a model, a file or the question is wrong."""
 
 EXIT_QUEUE = 3
 """The queue cannot be used: not there, full, or without its streams."""
@@ -57,7 +57,7 @@ class SparkleGroup(TyperGroup):
 
 def exit_code(error: SparkleError) -> int:
     """What a command ends with after this error."""
-    if isinstance(error, ConfigError | ContractError):
+    if isinstance(error, CheckpointError | ConfigError | ContractError):
         return EXIT_USAGE
     return EXIT_QUEUE if isinstance(error, QueueError) else EXIT_FAILED
 

@@ -41,9 +41,15 @@ class FailureCode(StrEnum):
 
 
 class SparkleError(Exception):
-    """The root of the tree."""
+    """The root of the tree. Its text is one line, whatever is in the names that it tells."""
 
     retryable: bool = False
+
+    def __str__(self) -> str:
+        # of a file that is damaged, also names may be; of none may a terminal or an encoder make anything
+        return "".join(
+            letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__()
+        )
 
 
 class ConfigError(SparkleError):

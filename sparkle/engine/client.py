@@ -16,6 +16,7 @@ from sparkle.engine.frames import (
     CancelRequest,
     Frame,
     Ready,
+    Refused,
     Shutdown,
     Submit,
     body_length,
@@ -23,7 +24,7 @@ from sparkle.engine.frames import (
     encode,
 )
 from sparkle.engine.settings import EngineSettings
-from sparkle.errors import EngineExited
+from sparkle.errors import ConfigError, EngineExited
 
 
 class EngineProcess:
@@ -60,7 +61,11 @@ class EngineProcess:
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> Ready:
-        """Start the process and wait for its model. Raises EngineExited when it ends or takes too long."""
+        """Start the process and wait for its model.
+
+        Raises ConfigError, with the engine's own sentence, where the model or a setting cannot be used;
+        EngineExited when the process ends or takes too long.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -76,6 +81,9 @@ class EngineProcess:
         except TimeoutError:
             await self.stop(grace_s=0.0)
             raise EngineExited(f"the engine was not ready after {self._start_timeout_s} s") from None
+        if isinstance(frame, Refused):
+            await self.stop()
+            raise ConfigError(frame.reason)
         if not isinstance(frame, Ready):
             await self.stop()
             raise EngineExited(f"{self._ending()} before it was ready; its log says why")

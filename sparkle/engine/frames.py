@@ -58,6 +58,15 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Engine to worker, in place of Ready: the model or a setting cannot be used."""
+
+    kind: ClassVar[str] = "refused"
+    reason: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """Engine to worker: the job's prompt is tokenised and fits."""
 
@@ -106,10 +115,11 @@ class Failed:
     retryable: bool
 
 
-Frame = Submit | CancelRequest | Shutdown | Ready | Accepted | Delta | Finished | Failed
+Frame = Submit | CancelRequest | Shutdown | Ready | Refused | Accepted | Delta | Finished | Failed
 
 _KINDS: dict[str, type[Frame]] = {
-    frame.kind: frame for frame in (Submit, CancelRequest, Shutdown, Ready, Accepted, Delta, Finished, Failed)
+    frame.kind: frame
+    for frame in (Submit, CancelRequest, Shutdown, Ready, Refused, Accepted, Delta, Finished, Failed)
 }
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.failures import kind_of, place_of
-from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Shutdown, encode
+from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Refused, Shutdown, encode
 from sparkle.engine.intake import Broken, Intake, Order, Prepared
 from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import UNUSABLE_CODE
@@ -36,30 +36,34 @@ log = logging.getLogger("sparkle.engine.process")
 
 
 def main() -> None:
-    """Load the model, say Ready, and serve until told to end. A bad model or setting is exit code 2."""
+    """Load the model, say Ready, and serve until told to end.
+
+    A bad model or setting is told to the worker, which tells people, and is exit code 2.
+    """
     _keep_content_in()
-    try:
-        _run()
-    except (CheckpointError, ConfigError) as error:
-        _report(error)
-        sys.exit(UNUSABLE_CODE)
-
-
-def _run() -> None:
     arguments = _arguments()
+    with socket.socket(fileno=arguments.fd) as connection:
+        try:
+            _run(arguments, connection)
+        except (CheckpointError, ConfigError) as error:
+            with suppress(OSError):
+                _send(connection, [Refused(reason=str(error))])
+            sys.exit(UNUSABLE_CODE)
+
+
+def _run(arguments: argparse.Namespace, connection: socket.socket) -> None:
     settings = settings_of(arguments)
     started_s = time.monotonic()
     # torch takes a good part of the start: its import is timed, and settings are refused before it
     from sparkle.engine.assemble import assemble
 
     import_s = time.monotonic() - started_s
-    with socket.socket(fileno=arguments.fd) as connection:
-        assembly = assemble(arguments.model, settings)
-        log.info("start_phases", extra={"import_s": round(import_s, 3), **assembly.phases_s})
-        ready = _ready(assembly, load_s=time.monotonic() - started_s)
-        with connection.makefile("rb") as stream:
-            intake = Intake(stream, assembly.prompts, prompt_threads=settings.prompt_threads)
-            _serve_until_told(assembly.engine, intake, connection, ready)
+    assembly = assemble(arguments.model, settings)
+    log.info("start_phases", extra={"import_s": round(import_s, 3), **assembly.phases_s})
+    ready = _ready(assembly, load_s=time.monotonic() - started_s)
+    with connection.makefile("rb") as stream:
+        intake = Intake(stream, assembly.prompts, prompt_threads=settings.prompt_threads)
+        _serve_until_told(assembly.engine, intake, connection, ready)
 
 
 def _serve_until_told(engine: Engine, intake: Intake, connection: socket.socket, ready: Ready) -> None:

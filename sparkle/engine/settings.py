@@ -12,6 +12,9 @@ from sparkle.errors import ConfigError
 from sparkle.model.shapes import bundled_checkpoint
 
 MAX_DEFAULT_THREADS = 4
+MOST_TOKENS = 10**12
+"""Far more than any memory holds: above it, sizes in bytes would fit no machine integer."""
+MOST_THREADS = 1024
 UNUSABLE_CODE = 2
 """The process's exit code where the model or a setting cannot be used: starting it again will not help."""
 
@@ -104,12 +107,15 @@ class EngineSettings:
     """Where compiled kernels are kept; None is Triton's own place. `sparkle kernels build` fills it."""
 
     def __post_init__(self) -> None:
-        if self.prompt_threads < 1:
-            raise ConfigError(f"prompt_threads is {self.prompt_threads} but must be at least 1")
-        for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value} but must be at least 1; leave it out for the default")
+        for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens"):
+            self._require_between(name, MOST_TOKENS)
+        for name in ("threads", "prompt_threads"):
+            self._require_between(name, MOST_THREADS)
+
+    def _require_between(self, name: str, most: int) -> None:
+        value = getattr(self, name)
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"{name} is {value} but must be 1 to {most:,}; leave it out for the default")
 
     def sizes(self, device: Device) -> Sizes:
         """What is set, and the defaults of `device`, which is not AUTO. Raises ConfigError."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sparkle.errors import UnsupportedModel
-from sparkle.model.config_fields import Fields, items, number, read_json, section, size, text_fields
+from sparkle.model.config_fields import MOST, Fields, items, number, read_json, section, size, text_fields
 
 
 class LayerType(StrEnum):
@@ -160,10 +160,14 @@ def _mrope_section(rope: Fields) -> tuple[int, int, int]:
     if rope.get("mrope_section") is None:
         return 11, 11, 10  # what the architecture means where the file is silent
     match items(rope, "mrope_section"):
-        case [int(time), int(height), int(width)]:
+        case [int(time), int(height), int(width)] if all(
+            0 <= lanes <= MOST for lanes in (time, height, width)
+        ):
             return time, height, width
         case other:
-            raise UnsupportedModel(f"mrope_section must be three whole numbers, not {other!r}")
+            raise UnsupportedModel(
+                f"mrope_section must be three whole numbers from 0 to {MOST:,}, not {other!r}"
+            )
 
 
 def _end_tokens(*files: Fields) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Knows no tensors. A field that is null counts as absent, and so does one whose n
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,9 @@ from typing import cast
 from sparkle.errors import CheckpointError, UnsupportedModel
 
 Fields = Mapping[str, object]
+
+MOST = 2**20
+"""No size of this architecture is larger; products of three still fit a machine integer."""
 
 FIXED: Fields = {
     "hidden_act": "silu",
@@ -100,7 +104,7 @@ def read_json(path: Path) -> Fields:
         fields: object = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise CheckpointError(f"{path.name} must hold a JSON object")
@@ -158,19 +162,22 @@ def section(fields: Fields, name: str) -> Fields:
 
 
 def size(fields: Fields, name: str) -> int:
-    """A positive whole number. Raises UnsupportedModel naming the field."""
+    """A positive whole number of at most MOST. Raises UnsupportedModel naming the field."""
     value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedModel(f"{name} must be a positive whole number, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST:
+        raise UnsupportedModel(f"{name} must be a positive whole number up to {MOST:,}, not {value!r}")
     return value
 
 
 def number(fields: Fields, name: str) -> float:
-    """A positive number. Raises UnsupportedModel naming the field."""
+    """A positive number that float64 holds. Raises UnsupportedModel naming the field."""
     value = fields.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise UnsupportedModel(f"{name} must be a positive number, not {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise UnsupportedModel(f"{name} must be a positive number, not one of so many digits") from None
 
 
 def items(fields: Fields, name: str) -> Sequence[object]:

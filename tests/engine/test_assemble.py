@@ -12,7 +12,7 @@ import torch
 
 from sparkle.engine.assemble import assemble
 from sparkle.engine.frames import Accepted, Delta, Finished
-from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.engine.settings import MOST_TOKENS, Device, EngineSettings, default_model
 from sparkle.errors import ConfigError, UnsupportedModel
 from sparkle.schemas.job import Job, Turn
 
@@ -68,6 +68,6 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_memory_than_there_is_is_refused_with_both_numbers() -> None:
-    settings = EngineSettings(device=Device.CPU, kv_tokens=10**14, threads=1)
-    with pytest.raises(ConfigError, match=f"kv_tokens {10**14} and slots 8"):
+    settings = EngineSettings(device=Device.CPU, kv_tokens=MOST_TOKENS, threads=1)
+    with pytest.raises(ConfigError, match=f"kv_tokens {MOST_TOKENS} and slots 8"):
         assemble(default_model(), settings)

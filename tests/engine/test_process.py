@@ -17,7 +17,7 @@ import torch
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame, Submit
 from sparkle.engine.settings import UNUSABLE_CODE, Device, EngineSettings, default_model
-from sparkle.errors import EngineExited, FailureCode
+from sparkle.errors import ConfigError, EngineExited, FailureCode
 from sparkle.schemas import codec
 from sparkle.schemas.job import Job, Sampling, Turn
 
@@ -190,27 +190,33 @@ async def test_sigterm_ends_it_between_two_passes(mortal: EngineProcess, jobs: i
         await _read_all(mortal)
 
 
-async def test_a_directory_that_is_no_model_is_told_with_the_code(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    engine = EngineProcess(tmp_path, SETTINGS)
-    with pytest.raises(EngineExited, match="ended with code 2 before it was ready"):
+async def refusal(engine: EngineProcess) -> str:
+    """What the engine says in place of Ready, with its exit code."""
+    with pytest.raises(ConfigError) as caught:
         await engine.start()
     assert engine.returncode == UNUSABLE_CODE == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    told = json.loads(line)
-    assert told["event"] == "engine_failed"
-    assert "config.json" in told["error"]
+    return str(caught.value)
+
+
+async def test_a_directory_that_is_no_model_is_one_sentence_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = await refusal(EngineProcess(tmp_path, SETTINGS))
+    assert told == "config.json cannot be read: No such file or directory"
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_names_that_no_terminal_can_show_are_told_as_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5_text", "a\\ud800\\n\\u001b[31m": 1}')
+    told = await refusal(EngineProcess(tmp_path, SETTINGS))
+    assert told == r"a\ud800\n\x1b[31m is a field that this model does not have"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-async def test_a_gpu_that_is_not_there_is_told_with_the_code(capfd: pytest.CaptureFixture[str]) -> None:
-    engine = EngineProcess(default_model(), EngineSettings(device=Device.CUDA))
-    with pytest.raises(EngineExited, match="ended with code 2 before it was ready"):
-        await engine.start()
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "sparkle serves on one NVIDIA H200" in json.loads(line)["error"]
-    assert "found no GPU; use --device cpu" in json.loads(line)["error"]
+async def test_a_gpu_that_is_not_there_is_told_with_the_code() -> None:
+    told = await refusal(EngineProcess(default_model(), EngineSettings(device=Device.CUDA)))
+    assert told.startswith("sparkle serves on one NVIDIA H200")
+    assert "found no GPU; use --device cpu" in told
 
 
 async def test_the_phases_of_a_start_are_told(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -196,11 +197,27 @@ def test_end_tokens(
         ("text_config.linear_num_key_heads", 32, "linear_num_value_heads is 48 but must be a multiple of"),
         ("text_config.head_dim", 20, "rotary_dim is 5 but must be even"),
         ("text_config.partial_rotary_factor", 2, "partial_rotary_factor is 2.0 but 0.25 in rope_parameters"),
-        ("text_config.vocab_size", "248320", "vocab_size must be a positive whole number, not '248320'"),
+        (
+            "text_config.vocab_size",
+            "248320",
+            "vocab_size must be a positive whole number up to 1,048,576, not '248320'",
+        ),
         ("text_config.vocab_size", True, "vocab_size must be a positive whole number"),
-        ("text_config.hidden_size", 0, "hidden_size must be a positive whole number, not 0"),
-        ("text_config.hidden_size", ..., "hidden_size must be a positive whole number, not None"),
+        ("text_config.hidden_size", 0, "hidden_size must be a positive whole number up to 1,048,576, not 0"),
+        (
+            "text_config.hidden_size",
+            ...,
+            "hidden_size must be a positive whole number up to 1,048,576, not None",
+        ),
         ("text_config.rms_norm_eps", -1e-6, "rms_norm_eps must be a positive number"),
+        *(
+            (f"text_config.{name}", 2**20 + 1, f"{name} must be a positive whole number up to 1,048,576")
+            for name in ("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+        ),
+        ("text_config.rms_norm_eps", math.inf, "rms_norm_eps must be a positive number, not inf"),
+        ("text_config.rms_norm_eps", 10**400, "rms_norm_eps must be a positive number, not one of so many"),
+        ("text_config.rope_parameters.mrope_section", [-1, 22, 11], "mrope_section must be three"),
+        ("text_config.rope_parameters.mrope_section", [10**30, 0, 0], "mrope_section must be three"),
         ("text_config.rms_norm_eps", "x", "rms_norm_eps must be a positive number"),
         ("text_config.eos_token_id", None, "eos_token_id gives []"),
         ("text_config.eos_token_id", 248320, "eos_token_id gives [248320] but needs ids from 0 to 248319"),
@@ -218,7 +235,7 @@ def test_another_form_is_refused_by_name(tmp_path: Path, path: str, value: Any, 
     assert str(caught.value).startswith(told)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff", "[" * 100_000], ids=lambda text: text[:2])
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_a_file_that_holds_no_object(tmp_path: Path, name: str, text: str) -> None:
     write_fields(tmp_path / "config.json", TEXT)

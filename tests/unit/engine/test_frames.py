@@ -15,6 +15,7 @@ from sparkle.engine.frames import (
     Finished,
     Frame,
     Ready,
+    Refused,
     Shutdown,
     Submit,
 )
@@ -27,6 +28,7 @@ FRAMES: list[Frame] = [
     CancelRequest(job="a"),
     Shutdown(),
     Ready(model="m", slots=1, max_context_tokens=2, kv_tokens=3, load_s=0.5),
+    Refused(reason="m is no checkpoint"),
     Accepted(job="a", prompt_tokens=4),
     Delta(job="a", first_index=1, tokens=[5, 6], text="é", text_start=2, channel=Channel.REASONING),
     Delta(

@@ -15,13 +15,19 @@ from sparkle.errors import ConfigError
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"slots": 0}, "slots is 0 but must be at least 1"),
+        ({"slots": 0}, "slots is 0 but must be 1 to 1,000,000,000,000; leave it out for the default"),
         ({"page_tokens": 0}, "page_tokens is 0"),
         ({"pass_tokens": -1}, "pass_tokens is -1"),
         ({"kv_tokens": 0}, "kv_tokens is 0"),
         ({"prompt_threads": 0}, "prompt_threads is 0"),
         ({"threads": 0}, "threads is 0"),
         ({"max_context_tokens": 0}, "max_context_tokens is 0"),
+        ({"threads": 10**9}, "threads is 1000000000 but must be 1 to 1,024; leave it out"),
+        ({"prompt_threads": 1025}, "prompt_threads is 1025 but must be 1 to 1,024"),
+        *(
+            ({name: 10**30}, f"{name} is {10**30} but must be 1 to 1,000,000,000,000")
+            for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens")
+        ),
     ],
 )
 def test_a_bad_value_is_refused_with_both_numbers(values: dict[str, int], message: str) -> None:
