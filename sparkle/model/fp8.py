@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparkle.errors import TensorMismatch
 from sparkle.kernels import ops
-from sparkle.model.inventory import SCALE_SUFFIX
+from sparkle.model.inventory import SCALE_SUFFIX, not_finite
 from sparkle.model.tensor_files import TensorFiles
 
 SCALE_DTYPES = (torch.bfloat16, torch.float32)
@@ -30,7 +30,8 @@ def take_dequantised(files: TensorFiles, name: str, weight: Tensor) -> Tensor:
     those that a GPU's block-scaled product stands for. A CPU has no FP8 product, and converting a matrix in
     each pass would cost more than the product itself, so it is done once, at load.
 
-    Raises TensorMismatch where the scales are missing or of another shape or dtype.
+    Raises TensorMismatch where the scales are missing or of another shape or dtype, CheckpointError where one
+    is not finite.
     """
     scale_name = name + SCALE_SUFFIX
     if scale_name not in files:
@@ -43,4 +44,6 @@ def take_dequantised(files: TensorFiles, name: str, weight: Tensor) -> Tensor:
         raise TensorMismatch(
             f"{scale_name} has shape {list(scales.shape)} but {name} of {list(weight.shape)} needs {blocks}"
         )
+    if not scales.isfinite().all():
+        raise not_finite(scale_name)
     return ops.dequantise_blocks(weight, scales)

@@ -45,7 +45,7 @@ def load_fp8_weights(
 
     Raises TensorMismatch naming a tensor that is missing, unknown, of another shape or of another dtype,
     UnsupportedModel where the sizes do not make whole blocks, and CheckpointError where a file is missing or
-    damaged. The headers are checked before any tensor is read.
+    damaged, or a vector or scales are not finite. The headers are checked before any tensor is read.
     """
     weights = empty_weights(config, device)
     plan = Fp8Plan(directory)
@@ -56,6 +56,7 @@ def load_fp8_weights(
     plan.head(weights.lm_head)
     skipped = plan.skipped()
     read_bytes = copy_all(plan.parts, device)
+    plan.require_finite()
     return weights, Fp8LoadReport(quantised=plan.quantised, skipped=skipped, read_bytes=read_bytes)
 
 

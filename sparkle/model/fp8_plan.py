@@ -18,7 +18,7 @@ from torch import Tensor
 from sparkle.errors import TensorMismatch, UnsupportedModel
 from sparkle.kernels import ops
 from sparkle.model.copy_plan import Part, spans
-from sparkle.model.inventory import SCALE_SUFFIX, Inventory
+from sparkle.model.inventory import SCALE_SUFFIX, Inventory, not_finite
 from sparkle.model.safetensors_header import StoredTensor, stored_tensors
 
 PART_BYTES = 16 << 20
@@ -50,6 +50,19 @@ class Fp8Plan:
         self.parts: list[Part] = []
         self.quantised = 0
         """Matrices that are not stored in FP8 blocks."""
+        self._float32: dict[str, list[Tensor]] = {}
+        """Where vectors and scales go, by the tensor's name: a small part of all bytes."""
+
+    def require_finite(self) -> None:
+        """Raises CheckpointError naming a vector or scales that are not finite; due once all is copied."""
+        names = list(self._float32)
+        # waits for the device once
+        flags = torch.stack(
+            [torch.stack([place.isfinite().all() for place in self._float32[name]]).all() for name in names]
+        )
+        for name, finite in zip(names, flags.tolist(), strict=True):
+            if not finite:
+                raise not_finite(name)
 
     def skipped(self) -> tuple[str, ...]:
         """See Inventory.skipped."""
@@ -62,6 +75,7 @@ class Fp8Plan:
         """
         stored = self._take(self._inventory.prefix + name, shape or place.shape, FLOATS)
         self._convert(stored, place.view(-1))
+        self._remember(self._inventory.prefix + name, place)
 
     def matrix(self, name: str, place: ops.Fp8Blocks, *rows: Rows) -> None:
         """All rows of a matrix, to where they stand in the joined one; without `rows`, it is the whole.
@@ -81,7 +95,7 @@ class Fp8Plan:
         rows = rows or (Rows(count=total),)
         stored = self._take(name, (sum(piece.count for piece in rows), columns), (FP8, *FLOATS))
         if stored.dtype == FP8:
-            self._copy_blocks(stored, self._scales(name, stored), place, rows)
+            self._copy_blocks(name, stored, place, rows)
         else:
             self.quantised += 1
             self._quantise(stored, place, rows)
@@ -93,13 +107,15 @@ class Fp8Plan:
         return self._take(scale_name, [_num_blocks(size) for size in weight.shape], FLOATS)
 
     def _copy_blocks(
-        self, stored: StoredTensor, scales: StoredTensor, place: ops.Fp8Blocks, rows: Sequence[Rows]
+        self, name: str, stored: StoredTensor, place: ops.Fp8Blocks, rows: Sequence[Rows]
     ) -> None:
+        scales = self._scales(name, stored)
         for piece in rows:
             to = _slice(place, piece.joined, piece.count)
             self._copy(_rows(stored, piece.stored, piece.count), to.values.view(torch.uint8).view(-1))
             first = piece.stored // ops.BLOCK
             self._convert(_rows(scales, first, _num_blocks(piece.count)), to.scales.view(-1))
+            self._remember(name + SCALE_SUFFIX, to.scales)
 
     def _quantise(self, stored: StoredTensor, place: ops.Fp8Blocks, rows: Sequence[Rows]) -> None:
         block_bytes = ops.BLOCK * stored.shape[1] * FLOATS[stored.dtype].itemsize
@@ -120,6 +136,10 @@ class Fp8Plan:
             first, size_bytes = start * dtype.itemsize, (stop - start) * dtype.itemsize
             put = partial(_put_converted, dtype=dtype, place=place[start:stop])
             self._add(_bytes(stored, first, size_bytes), put)
+
+    def _remember(self, name: str, place: Tensor) -> None:
+        if place.dtype is torch.float32:
+            self._float32.setdefault(name, []).append(place)
 
     def _copy(self, stored: StoredTensor, place: Tensor) -> None:
         """Stored bytes to flat memory as they are."""

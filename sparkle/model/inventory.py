@@ -20,13 +20,17 @@ FLAT_PREFIX = "model."
 SKIPPED_PREFIXES = ("model.visual.", "mtp.")
 SCALE_SUFFIX = "_scale_inv"
 
+_NO_FILES = ("", "..")
+"""Names that a path takes for plain ones."""
+
 Found = TypeVar("Found")
 
 
 class Inventory(Generic[Found]):
     """All tensors of the checkpoint in `directory`, each taken once; `open_shard` says what a file holds.
 
-    Raises TensorMismatch where index and shards disagree, and what `open_shard` raises.
+    Raises TensorMismatch where index and shards disagree, CheckpointError where one is no regular file, and
+    what `open_shard` raises.
     """
 
     def __init__(self, directory: Path, open_shard: Callable[[Path], Mapping[str, Found]]) -> None:
@@ -34,7 +38,7 @@ class Inventory(Generic[Found]):
         index = directory / INDEX_FILE
         listed = _listed(read_json(index)) if index.exists() else None
         for file in sorted(set(listed.values())) if listed is not None else [SINGLE_FILE]:
-            for name, found in open_shard(directory / file).items():
+            for name, found in open_shard(_regular(directory / file)).items():
                 if listed is not None and listed.get(name) != file:
                     raise TensorMismatch(f"{name} is in {file} but not in {INDEX_FILE}")
                 self._found[name] = found
@@ -77,12 +81,29 @@ class Inventory(Generic[Found]):
         return tuple(self.untaken)
 
 
+def not_finite(name: str) -> CheckpointError:
+    """For a tensor by which all rows are multiplied: each answer would fail, not the start."""
+    return CheckpointError(f"{name} has values that are not finite; its file is damaged")
+
+
+def _regular(file: Path) -> Path:
+    """Raises CheckpointError for what is there and no file: reading a pipe or a device would not end."""
+    if file.exists() and not file.is_file():
+        raise CheckpointError(f"{file.name} cannot be read: it is no file")
+    return file
+
+
 def _listed(index: Fields) -> dict[str, str]:
     """Tensor name to shard file name."""
     listed: dict[str, str] = {}
     for name, file in section(index, "weight_map").items():
         # a plain file name: an index must not reach outside its own directory
-        if not isinstance(file, str) or Path(file).name != file:
+        if (
+            not isinstance(file, str)
+            or not file.isprintable()
+            or Path(file).name != file
+            or file in _NO_FILES
+        ):
             raise CheckpointError(f"{INDEX_FILE} must give a file name for {name}")
         listed[name] = file
     return listed

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sparkle.errors import TensorMismatch
 from sparkle.model import fp8
+from sparkle.model.inventory import not_finite
 from sparkle.model.tensor_files import TensorFiles
 
 FLOAT_DTYPES = (torch.bfloat16, torch.float32)
@@ -17,7 +18,8 @@ class TensorLoader:
 
     Names are given without `prefix`, by default the decoder's, which is `model.language_model.` in a
     checkpoint with a vision tower and `model.` in one without. Each method raises TensorMismatch naming a
-    tensor that is missing or of another shape or dtype.
+    tensor that is missing or of another shape or dtype, CheckpointError naming a vector, a convolution or
+    scales that are not finite.
     """
 
     def __init__(
@@ -61,7 +63,10 @@ class TensorLoader:
         return self._placed(name, stored, self._dtype)
 
     def _floats(self, name: str, *shape: int) -> Tensor:
-        return self._placed(name, self._take(name, *shape), torch.float32)
+        placed = self._placed(name, self._take(name, *shape), torch.float32)
+        if not placed.isfinite().all():
+            raise not_finite(name)
+        return placed
 
     def _take(self, name: str, *shape: int) -> Tensor:
         stored = self._files.take(name)

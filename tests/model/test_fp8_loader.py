@@ -5,8 +5,10 @@ The oracle is the other loader, which has its own way to read the files.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,6 +303,61 @@ def test_a_damaged_file_is_refused_by_name(single: Path, length: int) -> None:
     with pytest.raises(CheckpointError, match=r"^model\.safetensors is damaged: ") as caught:
         load(single)
     assert type(caught.value) is CheckpointError
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [
+        NORM,
+        f"{UP}_scale_inv",
+        f"{ATTENTION}.q_proj.weight_scale_inv",
+        f"{DELTA}.A_log",
+        f"{DELTA}.conv1d.weight",
+    ],
+)
+@pytest.mark.parametrize("loader", [load, oracle])
+def test_what_is_not_finite_is_refused_by_name(
+    single: Path, fp8_tensors: Tensors, loader: Callable[[Path], object], name: str, value: float
+) -> None:
+    broken = fp8_tensors[name].clone()
+    broken.view(-1)[-1] = value
+    write_tensors(single, fp8_tensors | {name: broken})
+    with pytest.raises(CheckpointError, match=f"^{re.escape(name)} has values that are not finite"):
+        loader(single)
+
+
+def pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def folder(file: Path) -> None:
+    file.mkdir()
+
+
+def endless(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [pipe, folder, endless])
+@pytest.mark.parametrize("loader", [load, oracle])
+def test_what_is_no_file_is_not_read(
+    single: Path, loader: Callable[[Path], object], make: Callable[[Path], None]
+) -> None:
+    (single / "model.safetensors").unlink()
+    make(single / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"^model\.safetensors cannot be read: it is no file$"):
+        loader(single)
+
+
+@pytest.mark.parametrize("file", ["../x", "a/b", "", "..", ".", "a\0b", "a\ud800", "a\nb", 3])
+@pytest.mark.parametrize("loader", [load, oracle])
+def test_an_index_gives_plain_file_names(
+    single: Path, loader: Callable[[Path], object], file: object
+) -> None:
+    write_fields(single / "model.safetensors.index.json", {"weight_map": {"a": file}})
+    with pytest.raises(CheckpointError, match=r"index\.json must give a file name for a$"):
+        loader(single)
 
 
 @pytest.mark.gpu
