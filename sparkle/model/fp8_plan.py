@@ -60,7 +60,7 @@ class Fp8Plan:
         flags = torch.stack(
             [torch.stack([place.isfinite().all() for place in self._float32[name]]).all() for name in names]
         )
-        for name, finite in zip(names, flags.tolist(), strict=True):
+        for name, finite in zip(names, flags.cpu(), strict=True):
             if not finite:
                 raise not_finite(name)
 
