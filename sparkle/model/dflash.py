@@ -16,7 +16,7 @@ from sparkle.kernels import ops
 from sparkle.model.dflash_cache import ContextBatch, DFlashCache, visible
 from sparkle.model.dflash_config import MAX_BLOCK_ROWS, MIN_BLOCK_ROWS, DFlashConfig
 from sparkle.model.dflash_layer import Block, DFlashLayer
-from sparkle.model.dflash_selector import choose_path
+from sparkle.model.dflash_selector import Draws, choose_path
 from sparkle.model.dflash_weights import DFlashWeights
 from sparkle.model.matrix import Matrix, logits_of, product
 
@@ -53,13 +53,21 @@ class DFlash:
 
     @torch.inference_mode()
     def propose(
-        self, anchors: Tensor, slots: Tensor, contexts: Tensor, cache: DFlashCache, *, rows: int
+        self,
+        anchors: Tensor,
+        slots: Tensor,
+        contexts: Tensor,
+        cache: DFlashCache,
+        *,
+        rows: int,
+        draws: Draws | None = None,
     ) -> Tensor:
         """The rows - 1 tokens that may follow each of `anchors`: int64 [S, rows - 1].
 
         anchors int64 [S], the last written token of each sequence, which its context has not; slots int64
         [S], negative for an unused place, of which the draft is anything; contexts int64 [S], tokens that
-        `extend` kept of each so far. ValueError where `rows` is not 2 to 16.
+        `extend` kept of each so far; `draws` for rows - 1 tokens, see choose_path. ValueError where `rows` is
+        not 2 to 16.
         """
         if not MIN_BLOCK_ROWS <= rows <= MAX_BLOCK_ROWS:
             raise ValueError(f"rows is {rows} but a block has {MIN_BLOCK_ROWS} to {MAX_BLOCK_ROWS}")
@@ -73,7 +81,7 @@ class DFlash:
         guessed = hidden.view(spans, rows, -1)[:, 1:]
         x = ops.rms_norm(guessed, weights.norm, eps=config.rms_norm_eps)
         logits = logits_of(x.flatten(0, 1), self._lm_head, vocabulary=config.vocab_size)
-        return choose_path(x, logits, anchors, weights.selector, candidates=config.candidates)
+        return choose_path(x, logits, anchors, weights.selector, candidates=config.candidates, draws=draws)
 
     def _block(self, slots: Tensor, contexts: Tensor, rows: int) -> Block:
         window = self._config.window

@@ -109,15 +109,26 @@ class DFlashReference:
         write_fields(directory / "config.json", self.shape.config_json())
         write_tensors(directory, self.tensors)
 
-    def draft(self, outputs: Tensor, anchor: int, rows: int) -> list[int]:
-        """The tokens behind `anchor`, of which the target put out `outputs` [context, taps · hidden]."""
+    def draft(
+        self,
+        outputs: Tensor,
+        anchor: int,
+        rows: int,
+        *,
+        temperature: float = 0.0,
+        chances: Sequence[float] = (),
+    ) -> list[int]:
+        """The tokens behind `anchor`, of which the target put out `outputs` [context, taps · hidden].
+
+        At a temperature each is drawn by its chance, the likeliest first.
+        """
         context = self._norm(outputs.double() @ self._get("fc.weight").T, "hidden_norm")
         ids = torch.tensor([anchor] + [self.shape.mask_token_id] * (rows - 1))
         hidden = self.embedding.double()[ids]
         for layer in range(self.shape.num_hidden_layers):
             hidden = self._layer(f"layers.{layer}", hidden, context)
         x = self._norm(hidden, "norm")[1:]
-        return self._path(x, x @ self.lm_head.double().T, anchor)
+        return self._path(x, x @ self.lm_head.double().T, anchor, temperature, chances)
 
     def _layer(self, prefix: str, hidden: Tensor, context: Tensor) -> Tensor:
         x = self._norm(hidden, f"{prefix}.input_layernorm")
@@ -168,7 +179,9 @@ class DFlashReference:
         )
         return torch.cat(turned, dim=-1)
 
-    def _path(self, x: Tensor, logits: Tensor, anchor: int) -> list[int]:
+    def _path(
+        self, x: Tensor, logits: Tensor, anchor: int, temperature: float, chances: Sequence[float]
+    ) -> list[int]:
         before = self._get("candidate_selector.predecessor_codebook")
         behind = self._get("candidate_selector.successor_codebook")
         own = self._linear("candidate_selector.hidden_projection", x)
@@ -176,7 +189,12 @@ class DFlashReference:
         for row in range(len(x)):
             values, ids = logits[row].topk(self.shape.selector_top_k)
             scores = values + behind[ids] @ (before[path[-1]] * own[row])
-            path.append(int(ids[scores.argmax()]))
+            place = int(scores.argmax())
+            if temperature:
+                places = scores.argsort(descending=True)
+                total = (scores[places] / temperature).softmax(dim=0).cumsum(dim=0)
+                place = next(int(i) for i, share in zip(places, total, strict=True) if share > chances[row])
+            path.append(int(ids[place]))
         return path[1:]
 
     def _norm(self, x: Tensor, module: str) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from sparkle.model.dflash import DFlash
 from sparkle.model.dflash_cache import ContextBatch, DFlashCache
 from sparkle.model.dflash_config import read_dflash_config
+from sparkle.model.dflash_selector import Draws
 from sparkle.model.dflash_weights import load_dflash_weights
 from tests.model.dflash_reference import DFlashReference, DFlashShape, target_of
 from tests.model.driver import CPU
@@ -80,7 +82,7 @@ class Drafting:
         for place, (slot, _, _) in enumerate(spans):
             self._contexts[slot] = torch.cat((self._contexts[slot], parts[2 * place]))
 
-    def drafts(self, anchors: dict[int, int], rows: int) -> list[list[int]]:
+    def drafts(self, anchors: dict[int, int], rows: int, draws: Draws | None = None) -> list[list[int]]:
         """The model's drafts by slot, one unused place in front."""
         slots = list(anchors)
         tokens = self.model.propose(
@@ -89,13 +91,25 @@ class Drafting:
             torch.tensor([0, *(len(self._contexts[slot]) for slot in slots)]),
             self.cache,
             rows=rows,
+            draws=draws,
         )
         assert tokens.shape == (1 + len(slots), rows - 1)
         return [whole(draft) for draft in tokens[1:]]
 
-    def wanted(self, anchors: dict[int, int], rows: int) -> list[list[int]]:
+    def wanted(
+        self,
+        anchors: dict[int, int],
+        rows: int,
+        temperatures: Sequence[float] = (0.0,) * 4,
+        chances: Sequence[Sequence[float]] = ((),) * 4,
+    ) -> list[list[int]]:
         """What the plain equations draft."""
-        return [self.reference.draft(self._contexts[slot], anchor, rows) for slot, anchor in anchors.items()]
+        return [
+            self.reference.draft(
+                self._contexts[slot], anchor, rows, temperature=temperatures[place], chances=chances[place]
+            )
+            for place, (slot, anchor) in enumerate(anchors.items())
+        ]
 
 
 def whole(values: Tensor) -> list[int]:
@@ -118,6 +132,31 @@ def test_every_width_drafts_the_tokens_of_the_plain_equations(drafting: Drafting
             drafting.start(slot)
             drafting.extend((slot, length, length))
         assert drafting.drafts(anchors, rows) == drafting.wanted(anchors, rows)
+
+
+@pytest.mark.parametrize("rows", [2, 9, 16])
+def test_a_drawn_draft_takes_the_tokens_that_its_chances_fall_on(drafting: Drafting, rows: int) -> None:
+    """At temperature 0 the likeliest, whatever the chances beside it."""
+    order = random.Random(rows)
+    lengths = (1, 20, 90, 33)
+    for slot, length in enumerate(lengths):
+        drafting.start(slot)
+        drafting.extend((slot, length, length))
+    different = 0
+    for _ in range(5):
+        anchors = {slot: order.randrange(drafting.config.vocab_size) for slot in range(len(lengths))}
+        temperatures = [0.0, *(order.choice((0.3, 1.0, 1.5)) for _ in lengths[1:])]
+        chances = [[order.random() * 0.999 for _ in range(rows - 1)] for _ in lengths]
+        draws = Draws(
+            # of the unused place in front too
+            temperatures=torch.tensor([1.0, *temperatures], dtype=torch.float64),
+            chances=torch.tensor([chances[0], *chances], dtype=torch.float64),
+        )
+        drawn = drafting.drafts(anchors, rows, draws)
+        assert drawn == drafting.wanted(anchors, rows, temperatures, chances)
+        assert drawn[0] == drafting.drafts(anchors, rows)[0]
+        different += drawn != drafting.drafts(anchors, rows)
+    assert different or drafting.config.candidates == 1
 
 
 def test_only_kept_rows_enter_the_context(drafting: Drafting) -> None:
