@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Protocol
 
 import torch
@@ -132,8 +133,12 @@ def keep_kernels(directory: Path) -> None:
     """Keep compiled kernels in `directory`. Raises ConfigError where it cannot be made."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # a full one may be read-only: nothing is written where every kernel is found
+        if not any(directory.iterdir()):
+            with TemporaryFile(dir=directory):
+                pass
     except OSError as error:
-        raise ConfigError(f"kernel_cache {directory} cannot be made ({error.strerror})") from None
+        raise ConfigError(f"kernel_cache {directory} cannot be made or written ({error.strerror})") from None
     ops.keep_compiled_kernels(directory)
 
 

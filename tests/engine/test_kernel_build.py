@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ import triton  # pyright: ignore[reportMissingTypeStubs]
 from typer.testing import CliRunner
 
 from sparkle.cli import app
+from sparkle.engine import assemble as assemble_module
 from sparkle.engine.assemble import assemble, keep_kernels
 from sparkle.engine.engine import Engine
 from sparkle.engine.frames import Frame
@@ -107,5 +109,21 @@ def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_kernel_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"kernel_cache .*/file/below cannot be made \(Not a directory\)"):
-        keep_kernels(tmp_path / "file" / "below")
+    for place, reason in (("file", "File exists"), ("file/below", "Not a directory")):
+        with pytest.raises(
+            ConfigError, match=rf"kernel_cache .*/{place} cannot be made or written \({reason}"
+        ):
+            keep_kernels(tmp_path / place)
+
+
+def test_an_empty_kernel_cache_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*, dir: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    monkeypatch.setattr(assemble_module, "TemporaryFile", read_only)
+    with pytest.raises(ConfigError, match=r"cannot be made or written \(Read-only file system\)"):
+        keep_kernels(tmp_path)
+    (tmp_path / "kernel").write_text("")
+    keep_kernels(tmp_path)
