@@ -75,7 +75,7 @@ def load_dflash_weights(directory: Path, config: DFlashConfig, device: torch.dev
     """The weights in float32, as `config` (of the same directory) wants them.
 
     Raises TensorMismatch naming a tensor that is missing, unknown, of another shape or of another dtype, and
-    CheckpointError where a file is missing or damaged.
+    CheckpointError where a file is missing or damaged or a vector is not finite.
     """
     return _load(directory, config, device, torch.float32, lambda matrix: matrix)
 
