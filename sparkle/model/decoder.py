@@ -9,13 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels import ops
-from sparkle.model.attention import GatedAttention
 from sparkle.model.cache import SequenceCache
 from sparkle.model.config import ModelConfig
-from sparkle.model.deltanet import GatedDeltaNet
+from sparkle.model.layer import DecoderLayer
 from sparkle.model.layout import PassLayout, kv_cells
 from sparkle.model.taps import Taps
-from sparkle.model.weights import AttentionWeights, DecoderWeights, LayerWeights
+from sparkle.model.weights import DecoderWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +36,10 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self._config = config
         self._weights = weights
-        self._layers: list[_Layer] = []
+        self._layers: list[DecoderLayer] = []
         ranks = dict.fromkeys(config.layer_types, 0)
         for kind, layer in zip(config.layer_types, weights.layers, strict=True):
-            self._layers.append(_Layer(config, layer, ranks[kind]))
+            self._layers.append(DecoderLayer(config, layer, ranks[kind]))
             ranks[kind] += 1
 
     @torch.inference_mode()
@@ -51,53 +50,42 @@ class Decoder:
 
         Raises ValueError where a page table is too short for its span, or a field has another shape or dtype.
         """
-        config, weights = self._config, self._weights
-        layout = PassLayout(
-            span_starts=batch.span_starts,
-            slots=batch.slots,
-            contexts=batch.contexts,
-            page_tables=batch.page_tables,
-            cells=kv_cells(
-                batch.span_starts, batch.contexts, batch.page_tables, page_tokens=cache.page_tokens
-            ),
-            rotary_table=ops.rotary_table(
-                batch.positions,
-                theta=config.rope_theta,
-                rotary_dim=config.rotary_dim,
-                sections=config.mrope_section,
-            ),
-        )
-        hidden = F.embedding(batch.token_ids, weights.embedding)
+        return self._logits(self._normed(self._through_layers(batch, cache, taps)[batch.logit_rows]))
+
+    @torch.inference_mode()
+    def forward_with_hidden(self, batch: PassBatch, cache: SequenceCache) -> tuple[Tensor, Tensor]:
+        """The same logits, and what they are made of: all rows after the final norm, [T, hidden]."""
+        hidden = self._normed(self._through_layers(batch, cache, None))
+        return self._logits(hidden[batch.logit_rows]), hidden
+
+    def _through_layers(self, batch: PassBatch, cache: SequenceCache, taps: Taps | None) -> Tensor:
+        layout = pass_layout(self._config, batch, page_tokens=cache.page_tokens)
+        hidden = F.embedding(batch.token_ids, self._weights.embedding)
         for number, layer in enumerate(self._layers):
             hidden = layer.forward(hidden, layout, cache)
             if taps is not None:
                 taps.take(number, hidden)
-        wanted = ops.rms_norm(hidden[batch.logit_rows], weights.norm, eps=config.rms_norm_eps)
-        return F.linear(wanted, weights.lm_head).float()
+        return hidden
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        return ops.rms_norm(hidden, self._weights.norm, eps=self._config.rms_norm_eps)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self._weights.lm_head).float()
 
 
-class _Layer:
-    """Norm, mix the tokens, add; norm, multiply each token, add. `rank` counts the layers of its kind."""
-
-    def __init__(self, config: ModelConfig, weights: LayerWeights, rank: int) -> None:
-        self._eps = config.rms_norm_eps
-        self._weights = weights
-        self._rank = rank
-        self._mixer = (
-            GatedAttention(config, weights.mixer)
-            if isinstance(weights.mixer, AttentionWeights)
-            else GatedDeltaNet(config, weights.mixer)
-        )
-
-    def forward(self, hidden: Tensor, layout: PassLayout, cache: SequenceCache) -> Tensor:
-        weights = self._weights
-        normed = ops.rms_norm(hidden, weights.input_norm, eps=self._eps)
-        hidden = hidden + self._mix(normed, layout, cache)
-        normed = ops.rms_norm(hidden, weights.mlp_norm, eps=self._eps)
-        return hidden + F.linear(ops.silu_mul(F.linear(normed, weights.gate_up)), weights.down)
-
-    def _mix(self, x: Tensor, layout: PassLayout, cache: SequenceCache) -> Tensor:
-        rank = self._rank
-        if isinstance(self._mixer, GatedAttention):
-            return self._mixer.forward(x, layout, key_pages=cache.keys[rank], value_pages=cache.values[rank])
-        return self._mixer.forward(x, layout, states=cache.states[rank], columns=cache.columns[rank])
+def pass_layout(config: ModelConfig, batch: PassBatch, *, page_tokens: int) -> PassLayout:
+    """What the layers share of this pass. Raises ValueError where a page table is too short for its span."""
+    return PassLayout(
+        span_starts=batch.span_starts,
+        slots=batch.slots,
+        contexts=batch.contexts,
+        page_tables=batch.page_tables,
+        cells=kv_cells(batch.span_starts, batch.contexts, batch.page_tables, page_tokens=page_tokens),
+        rotary_table=ops.rotary_table(
+            batch.positions,
+            theta=config.rope_theta,
+            rotary_dim=config.rotary_dim,
+            sections=config.mrope_section,
+        ),
+    )

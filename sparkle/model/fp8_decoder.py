@@ -13,11 +13,10 @@ from torch import Tensor
 
 from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig
-from sparkle.model.fp8_attention import Fp8Attention
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
-from sparkle.model.fp8_deltanet import Fp8DeltaNet
-from sparkle.model.fp8_weights import Fp8AttentionWeights, Fp8DecoderWeights, Fp8LayerWeights
+from sparkle.model.fp8_layer import Fp8Layer
+from sparkle.model.fp8_weights import Fp8DecoderWeights
 from sparkle.model.side_stream import SideStream
 from sparkle.model.taps import Taps
 
@@ -29,10 +28,10 @@ class Fp8Decoder:
         self._config = config
         self._weights = weights
         side = SideStream(weights.embedding.device)
-        self._layers: list[_Layer] = []
+        self._layers: list[Fp8Layer] = []
         ranks = dict.fromkeys(config.layer_types, 0)
         for kind, layer in zip(config.layer_types, weights.layers, strict=True):
-            self._layers.append(_Layer(config, layer, ranks[kind], side))
+            self._layers.append(Fp8Layer(config, layer, ranks[kind], side))
             ranks[kind] += 1
 
     @torch.inference_mode()
@@ -55,8 +54,23 @@ class Fp8Decoder:
         """
         hidden, addend = self._through_layers(batch, cache, taps)
         # the last product's parts of the other rows are never added
-        rows = batch.logit_rows
-        return self._logits(hidden.index_select(0, rows), addend.index_select(1, rows))
+        return self._logits(*_rows_of(hidden, addend, batch.logit_rows))
+
+    @torch.inference_mode()
+    def verify_with_hidden(self, batch: VerifyBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The logits of `verify`, to the bit, and the rows after the final norm, bfloat16 [T, hidden]."""
+        weights, config = self._weights, self._config
+        hidden, addend = self._through_layers(batch, cache, None)
+        _, normed, x = ops.add_rms_norm_both(hidden, addend, weights.norm, eps=config.rms_norm_eps)
+        return ops.lm_head_logits(x, weights.lm_head, vocabulary=config.vocab_size), normed
+
+    @torch.inference_mode()
+    def read_with_hidden(self, batch: PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The logits of `read`, to the bit, and all rows after the final norm, bfloat16 [T, hidden]."""
+        hidden, addend = self._through_layers(batch, cache, None)
+        logits = self._logits(*_rows_of(hidden, addend, batch.logit_rows))
+        eps = self._config.rms_norm_eps
+        return logits, ops.add_rms_norm_both(hidden, addend, self._weights.norm, eps=eps)[1]
 
     @torch.inference_mode()
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
@@ -94,43 +108,5 @@ class Fp8Decoder:
         return ops.lm_head_logits(x, weights.lm_head, vocabulary=config.vocab_size)
 
 
-class _Layer:
-    """Add, norm, mix the tokens; add, norm, multiply each token. `rank` counts the layers of its kind."""
-
-    def __init__(self, config: ModelConfig, weights: Fp8LayerWeights, rank: int, side: SideStream) -> None:
-        self._eps = config.rms_norm_eps
-        self._weights = weights
-        self._rank = rank
-        self._mixer = (
-            Fp8Attention(config, weights.mixer)
-            if isinstance(weights.mixer, Fp8AttentionWeights)
-            else Fp8DeltaNet(config, weights.mixer, side)
-        )
-
-    def forward(
-        self,
-        hidden: Tensor,
-        addend: Tensor | None,
-        table: Tensor,
-        batch: VerifyBatch | PromptBatch,
-        cache: Fp8Cache,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Residuals and the parts still to be added to them, to the same after this layer.
-
-        In front of these two: the residuals with those parts added, which are the output of the layer before.
-        """
-        weights, rank = self._weights, self._rank
-        if isinstance(self._mixer, Fp8Attention):
-            whole, x = ops.add_rms_norm_quantise(hidden, addend, weights.input_norm, eps=self._eps)
-            addend = self._mixer.forward(x, table, batch, cache.keys[rank], cache.values[rank])
-        else:
-            whole, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
-            addend = self._mixer.forward(normed, x, batch, cache.memories[rank])
-        hidden, x = ops.add_rms_norm_quantise(whole, addend, weights.mlp_norm, eps=self._eps)
-        inner = ops.gate_up_silu_quantise(x, weights.gate_up)
-        return whole, hidden, ops.fp8_linear_parts(inner, weights.down)
-
-    def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
-        """See Fp8Decoder.fold; full attention keeps no window."""
-        if isinstance(self._mixer, Fp8DeltaNet):
-            self._mixer.fold(slots, accepted, cache.memories[self._rank])
+def _rows_of(hidden: Tensor, addend: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    return hidden.index_select(0, rows), addend.index_select(1, rows)
