@@ -12,7 +12,8 @@ from sparkle.model.config import LayerType, ModelConfig
 class SequenceCache:
     """Allocated once, written in place by the decoder.
 
-    Full attention, A such layers: `keys`, `values` in `dtype` [A, pages, page_tokens, Hkv, D].
+    Full attention, A such layers, a draft head's the last of them: `keys`, `values` in `dtype`
+    [A, pages, page_tokens, Hkv, D].
     Linear attention, L such layers: `states` float32 [L, slots, Hv, K, V], `columns` in `dtype`
     [L, slots, taps-1, C], the last inputs of the convolution, oldest first. The first index of all four is a
     layer's rank among the layers of its kind.
@@ -28,9 +29,8 @@ class SequenceCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        full = config.layer_types.count(LayerType.FULL)
         linear = config.layer_types.count(LayerType.LINEAR)
-        pages = (full, num_pages, page_tokens, config.num_kv_heads, config.head_dim)
+        pages = (config.num_kv_layers, num_pages, page_tokens, config.num_kv_heads, config.head_dim)
         heads = (config.linear_num_value_heads, config.linear_key_dim, config.linear_value_dim)
         columns = (config.conv_width - 1, config.conv_channels)
         self.page_tokens = page_tokens

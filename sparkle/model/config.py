@@ -58,6 +58,9 @@ class ModelConfig:
     end_tokens: tuple[int, ...]
     """Tokens that end an answer: generation_config.json's first, then config.json's."""
 
+    has_mtp: bool = False
+    """The checkpoint has a draft head of its own: one more layer of full attention, see mtp.py."""
+
     def __post_init__(self) -> None:
         for many, few in (
             ("num_heads", "num_kv_heads"),
@@ -80,6 +83,11 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layer_types)
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers that keep keys and values: those of full attention, and last the draft head's."""
+        return self.layer_types.count(LayerType.FULL) + self.has_mtp
 
     @property
     def linear_key_size(self) -> int:
@@ -128,6 +136,7 @@ def read_config(directory: Path) -> ModelConfig:
         rms_norm_eps=number(text, "rms_norm_eps"),
         max_context_tokens=size(text, "max_position_embeddings"),
         end_tokens=_end_tokens(generation, text, top),
+        has_mtp=_has_mtp(text),
     )
 
 
@@ -168,6 +177,13 @@ def _mrope_section(rope: Fields) -> tuple[int, int, int]:
             raise UnsupportedModel(
                 f"mrope_section must be three whole numbers from 0 to {MOST:,}, not {other!r}"
             )
+
+
+def _has_mtp(text: Fields) -> bool:
+    layers = text.get("mtp_num_hidden_layers") or 0
+    if layers not in (0, 1):
+        raise UnsupportedModel(f"mtp_num_hidden_layers is {layers!r} but must be 0 or 1")
+    return bool(layers)
 
 
 def _end_tokens(*files: Fields) -> tuple[int, ...]:

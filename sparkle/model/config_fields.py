@@ -25,6 +25,7 @@ FIXED: Fields = {
     "output_gate_type": "swish",
     "mamba_ssm_dtype": "float32",
     "tie_word_embeddings": False,
+    "mtp_use_dedicated_embeddings": False,
 }
 """Choices that other models of the family leave open and this one does not."""
 
@@ -52,6 +53,7 @@ READ = frozenset(
         "max_position_embeddings",
         "eos_token_id",
         "quantization_config",
+        "mtp_num_hidden_layers",
     }
 )
 
@@ -62,8 +64,6 @@ IGNORED = frozenset(
         "bos_token_id",
         "dtype",
         "initializer_range",
-        "mtp_num_hidden_layers",
-        "mtp_use_dedicated_embeddings",
         "pad_token_id",
         "torch_dtype",
         "transformers_version",
@@ -77,6 +77,7 @@ WRAPPER_IGNORED = frozenset(
     {
         "image_token_id",
         "language_model_only",
+        "mtp_num_hidden_layers",
         "video_token_id",
         "vision_config",
         "vision_end_token_id",

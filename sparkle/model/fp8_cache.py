@@ -15,16 +15,16 @@ from sparkle.model.config import LayerType, ModelConfig
 class Fp8Cache:
     """Allocated once, written in place by the decoder.
 
-    `keys`, `values` e4m3 [A, pages, page_tokens, Hkv, D], A layers of full attention; `memories`, one for
-    each layer of linear attention. An index is a layer's rank among the layers of its kind.
+    `keys`, `values` e4m3 [A, pages, page_tokens, Hkv, D], A layers of full attention, a draft head's the last
+    of them; `memories`, one for each layer of linear attention. An index is a layer's rank among the layers
+    of its kind.
     """
 
     def __init__(
         self, config: ModelConfig, *, num_pages: int, page_tokens: int, num_slots: int, device: torch.device
     ) -> None:
-        full = config.layer_types.count(LayerType.FULL)
         linear = config.layer_types.count(LayerType.LINEAR)
-        pages = (full, num_pages, page_tokens, config.num_kv_heads, config.head_dim)
+        pages = (config.num_kv_layers, num_pages, page_tokens, config.num_kv_heads, config.head_dim)
         self.page_tokens = page_tokens
         self.keys = torch.zeros(pages, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
         self.values = torch.zeros(pages, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)

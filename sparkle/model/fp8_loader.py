@@ -5,6 +5,7 @@ The headers give a plan of all bytes, which are then read straight to their plac
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sparkle.model.fp8_weights import (
     Fp8DecoderWeights,
     Fp8DeltaNetWeights,
     Fp8LayerWeights,
+    Fp8MtpWeights,
     empty_weights,
 )
 
@@ -27,10 +29,10 @@ class Fp8LoadReport:
     """What became of a checkpoint's tensors."""
 
     quantised: int
-    """Matrices that were not in the FP8 block form: lm_head, or all of them."""
+    """Matrices that were not in the FP8 block form: lm_head and mtp.fc, or all of them."""
 
     skipped: tuple[str, ...]
-    """Names of the tensors left in the file: vision tower and draft head."""
+    """Names of the tensors left in the file: the vision tower, and a draft head that is not asked for."""
 
     read_bytes: int
 
@@ -41,23 +43,35 @@ def load_fp8_weights(
     """The weights of the checkpoint in `directory`, as `config` (of the same directory) wants them.
 
     Values are those of the files, bit for bit, but for matrices that are not stored in FP8 blocks: they are
-    quantised as `ops.quantise_blocks` does, and an embedding in float32 is rounded to bfloat16.
+    quantised as `ops.quantise_blocks` does, and an embedding in float32 is rounded to bfloat16. A draft head
+    is optional: None where the checkpoint is a copy without it.
 
     Raises TensorMismatch naming a tensor that is missing, unknown, of another shape or of another dtype,
     UnsupportedModel where the sizes do not make whole blocks, and CheckpointError where a file is missing or
     damaged, or a vector or scales are not finite. The headers are checked before any tensor is read.
     """
-    weights = empty_weights(config, device)
     plan = Fp8Plan(directory)
+    config = dataclasses.replace(config, has_mtp=config.has_mtp and plan.has_mtp)
+    weights = empty_weights(config, device)
     plan.floats("embed_tokens.weight", weights.embedding)
     for number, layer in enumerate(weights.layers):
         _layer(plan, config, f"layers.{number}", layer)
     plan.floats("norm.weight", weights.norm)
-    plan.head(weights.lm_head)
+    plan.matrix("lm_head.weight", weights.lm_head)
+    if weights.mtp is not None:
+        _mtp(plan, config, weights.mtp)
     skipped = plan.skipped()
     read_bytes = copy_all(plan.parts, device)
     plan.require_finite()
     return weights, Fp8LoadReport(quantised=plan.quantised, skipped=skipped, read_bytes=read_bytes)
+
+
+def _mtp(plan: Fp8Plan, config: ModelConfig, weights: Fp8MtpWeights) -> None:
+    plan.floats("mtp.pre_fc_norm_embedding.weight", weights.embedding_norm)
+    plan.floats("mtp.pre_fc_norm_hidden.weight", weights.hidden_norm)
+    plan.matrix("mtp.fc.weight", weights.joined)
+    _layer(plan, config, "mtp.layers.0", weights.layer)
+    plan.floats("mtp.norm.weight", weights.norm)
 
 
 def _layer(plan: Fp8Plan, config: ModelConfig, layer: str, weights: Fp8LayerWeights) -> None:

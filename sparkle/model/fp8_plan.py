@@ -41,8 +41,8 @@ class Rows:
 class Fp8Plan:
     """The parts of the checkpoint in `directory` that have been given a place so far.
 
-    Names are given without the decoder's prefix, as to a TensorLoader. Each method raises TensorMismatch
-    naming a tensor that is missing or of another shape or dtype.
+    Names are given as Inventory.full_name takes them. Each method raises TensorMismatch naming a tensor that
+    is missing or of another shape or dtype.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,6 +64,11 @@ class Fp8Plan:
             if not finite:
                 raise not_finite(name)
 
+    @property
+    def has_mtp(self) -> bool:
+        """See Inventory.has_mtp."""
+        return self._inventory.has_mtp
+
     def skipped(self) -> tuple[str, ...]:
         """See Inventory.skipped."""
         return self._inventory.skipped()
@@ -73,26 +78,21 @@ class Fp8Plan:
 
         `shape`: the stored one, where that has dimensions of 1 which the place has not.
         """
-        stored = self._take(self._inventory.prefix + name, shape or place.shape, FLOATS)
-        self._convert(stored, place.view(-1))
-        self._remember(self._inventory.prefix + name, place)
+        name = self._inventory.full_name(name)
+        self._convert(self._take(name, shape or place.shape, FLOATS), place.view(-1))
+        self._remember(name, place)
 
     def matrix(self, name: str, place: ops.Fp8Blocks, *rows: Rows) -> None:
         """All rows of a matrix, to where they stand in the joined one; without `rows`, it is the whole.
 
         Raises UnsupportedModel where rows that stay together are not whole blocks of 128.
         """
-        self._matrix(self._inventory.prefix + name, place, rows)
-
-    def head(self, place: ops.Fp8Blocks) -> None:
-        """The output matrix, the one decoder tensor whose name has no prefix."""
-        self._matrix("lm_head.weight", place, ())
-
-    def _matrix(self, name: str, place: ops.Fp8Blocks, rows: Sequence[Rows]) -> None:
+        name = self._inventory.full_name(name)
         total, columns = place.values.shape
         if rows:
             _require_blocks(name, rows)
-        rows = rows or (Rows(count=total),)
+        else:
+            rows = (Rows(count=total),)
         stored = self._take(name, (sum(piece.count for piece in rows), columns), (FP8, *FLOATS))
         if stored.dtype == FP8:
             self._copy_blocks(name, stored, place, rows)

@@ -54,6 +54,17 @@ class Fp8LayerWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8MtpWeights:
+    """The checkpoint's own draft head; embedding and output matrix are the decoder's."""
+
+    embedding_norm: Tensor  # float32 [hidden], of a token's embedding
+    hidden_norm: Tensor  # float32 [hidden], of the decoder's output
+    joined: ops.Fp8Blocks  # [hidden, 2 hidden]: columns of the embedding, then of the output
+    layer: Fp8LayerWeights  # of full attention
+    norm: Tensor  # float32 [hidden]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8DecoderWeights:
     """The decoder."""
 
@@ -61,28 +72,20 @@ class Fp8DecoderWeights:
     layers: tuple[Fp8LayerWeights, ...]
     norm: Tensor  # float32 [hidden]
     lm_head: ops.Fp8Blocks  # [vocab, hidden]
+    mtp: Fp8MtpWeights | None = None
 
 
 def empty_weights(config: ModelConfig, device: torch.device) -> Fp8DecoderWeights:
     """All weights of the model, allocated and unwritten. Raises as `require_whole_blocks`."""
     require_whole_blocks(config)
     make = _Maker(device)
-    hidden, inner = config.hidden_size, config.intermediate_size
-    layers = tuple(
-        Fp8LayerWeights(
-            input_norm=make.floats(hidden),
-            mixer=_attention(make, config) if kind is LayerType.FULL else _delta_net(make, config),
-            mlp_norm=make.floats(hidden),
-            gate_up=make.blocks(2 * inner, hidden),
-            down=make.blocks(hidden, inner),
-        )
-        for kind in config.layer_types
-    )
+    hidden = config.hidden_size
     return Fp8DecoderWeights(
         embedding=make.narrow(config.vocab_size, hidden),
-        layers=layers,
+        layers=tuple(_layer(make, config, kind) for kind in config.layer_types),
         norm=make.floats(hidden),
         lm_head=make.blocks(config.vocab_size, hidden),
+        mtp=_mtp(make, config) if config.has_mtp else None,
     )
 
 
@@ -137,6 +140,28 @@ class _Maker:
 
     def floats(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self._device)
+
+
+def _mtp(make: _Maker, config: ModelConfig) -> Fp8MtpWeights:
+    hidden = config.hidden_size
+    return Fp8MtpWeights(
+        embedding_norm=make.floats(hidden),
+        hidden_norm=make.floats(hidden),
+        joined=make.blocks(hidden, 2 * hidden),
+        layer=_layer(make, config, LayerType.FULL),
+        norm=make.floats(hidden),
+    )
+
+
+def _layer(make: _Maker, config: ModelConfig, kind: LayerType) -> Fp8LayerWeights:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return Fp8LayerWeights(
+        input_norm=make.floats(hidden),
+        mixer=_attention(make, config) if kind is LayerType.FULL else _delta_net(make, config),
+        mlp_norm=make.floats(hidden),
+        gate_up=make.blocks(2 * inner, hidden),
+        down=make.blocks(hidden, inner),
+    )
 
 
 def _attention(make: _Maker, config: ModelConfig) -> Fp8AttentionWeights:

@@ -17,7 +17,9 @@ INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 NESTED_PREFIX = "model.language_model."
 FLAT_PREFIX = "model."
-SKIPPED_PREFIXES = ("model.visual.", "mtp.")
+MTP_PREFIX = "mtp."
+SKIPPED_PREFIXES = ("model.visual.", MTP_PREFIX)
+TOP_LEVEL = ("lm_head.", MTP_PREFIX)
 SCALE_SUFFIX = "_scale_inv"
 
 _NO_FILES = ("", "..")
@@ -50,10 +52,18 @@ class Inventory(Generic[Found]):
     def __contains__(self, name: str) -> bool:
         return name in self._found
 
+    def full_name(self, name: str) -> str:
+        """A tensor's name as it is stored: the decoder's have a prefix, output matrix and draft head none."""
+        if name.startswith(TOP_LEVEL):
+            return name
+        # longer in a checkpoint with a vision tower
+        nested = f"{NESTED_PREFIX}embed_tokens.weight" in self
+        return (NESTED_PREFIX if nested else FLAT_PREFIX) + name
+
     @property
-    def prefix(self) -> str:
-        """What the decoder's names begin with: longer in a checkpoint with a vision tower."""
-        return NESTED_PREFIX if f"{NESTED_PREFIX}embed_tokens.weight" in self else FLAT_PREFIX
+    def has_mtp(self) -> bool:
+        """The draft head is there: copies of a checkpoint may lack it."""
+        return any(name.startswith(MTP_PREFIX) for name in self._found)
 
     @property
     def untaken(self) -> Sequence[str]:

@@ -53,7 +53,7 @@ def _text_config(config: ModelConfig) -> Fields:
         "linear_value_head_dim": config.linear_value_dim,
         "max_position_embeddings": config.max_context_tokens,
         "model_type": "qwen3_5_text",
-        "mtp_num_hidden_layers": 0,
+        "mtp_num_hidden_layers": int(config.has_mtp),
         "num_attention_heads": config.num_heads,
         "num_hidden_layers": config.num_layers,
         "num_key_value_heads": config.num_kv_heads,
@@ -75,6 +75,7 @@ def _unquantised(config: ModelConfig) -> list[str]:
     linear = [number for number, kind in enumerate(config.layer_types) if kind is LayerType.LINEAR]
     return [
         "lm_head",
+        *(["mtp.fc"] if config.has_mtp else []),
         "model.language_model.embed_tokens",
         *(
             f"model.language_model.layers.{number}.linear_attn.{name}"

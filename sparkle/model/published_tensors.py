@@ -1,6 +1,6 @@
 """The tensors of the published FP8 checkpoint: name, dtype, shape, and what random ones are drawn from.
 
-One shard a layer and one for the rest. Knows no bytes and no torch.
+One shard a layer, one for the draft head and one for the rest. Knows no bytes and no torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkle.model import random_values
 from sparkle.model.config import LayerType, ModelConfig
-from sparkle.model.inventory import NESTED_PREFIX, SCALE_SUFFIX
+from sparkle.model.inventory import MTP_PREFIX, NESTED_PREFIX, SCALE_SUFFIX
 from sparkle.model.random_values import Values
 
 BLOCK = 128
@@ -32,8 +32,10 @@ class PublishedTensor:
 def published_shards(config: ModelConfig) -> dict[str, list[PublishedTensor]]:
     """All tensors by the name of their file, the largest file first."""
     shards = {"outside.safetensors": list(_outside(config))}
-    for number in range(config.num_layers):
-        shards[f"layers-{number}.safetensors"] = list(_layer(config, number))
+    if config.has_mtp:
+        shards["mtp.safetensors"] = list(_mtp(config))
+    for number, kind in enumerate(config.layer_types):
+        shards[f"layers-{number}.safetensors"] = list(_layer(config, f"{NESTED_PREFIX}layers.{number}", kind))
     return shards
 
 
@@ -46,15 +48,23 @@ def _outside(config: ModelConfig) -> Iterator[PublishedTensor]:
     yield _norm(f"{NESTED_PREFIX}norm", config.hidden_size)
 
 
-def _layer(config: ModelConfig, number: int) -> Iterator[PublishedTensor]:
-    prefix = f"{NESTED_PREFIX}layers.{number}"
+def _mtp(config: ModelConfig) -> Iterator[PublishedTensor]:
+    hidden = config.hidden_size
+    for module in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        yield _norm(f"{MTP_PREFIX}{module}", hidden)
+    values = random_values.matrix_values(2 * hidden)
+    yield PublishedTensor(f"{MTP_PREFIX}fc.weight", "BF16", (hidden, 2 * hidden), values)
+    yield from _layer(config, f"{MTP_PREFIX}layers.0", LayerType.FULL)
+
+
+def _layer(config: ModelConfig, prefix: str, kind: LayerType) -> Iterator[PublishedTensor]:
     hidden, inner = config.hidden_size, config.intermediate_size
     yield _norm(f"{prefix}.input_layernorm", hidden)
     yield _norm(f"{prefix}.post_attention_layernorm", hidden)
     yield from _quantised(f"{prefix}.mlp.gate_proj", inner, hidden)
     yield from _quantised(f"{prefix}.mlp.up_proj", inner, hidden)
     yield from _quantised(f"{prefix}.mlp.down_proj", hidden, inner, added=True)
-    if config.layer_types[number] is LayerType.FULL:
+    if kind is LayerType.FULL:
         yield from _attention(config, f"{prefix}.self_attn")
     else:
         yield from _delta_net(config, f"{prefix}.linear_attn")

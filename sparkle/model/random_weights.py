@@ -17,6 +17,7 @@ from sparkle.model.fp8_weights import (
     Fp8DecoderWeights,
     Fp8DeltaNetWeights,
     Fp8LayerWeights,
+    Fp8MtpWeights,
     empty_weights,
 )
 
@@ -39,7 +40,16 @@ def random_fp8_weights(config: ModelConfig, device: torch.device, seed: int) -> 
         _layer(draw, layer)
     draw.floats(weights.norm, random_values.norm_values())
     draw.blocks(weights.lm_head)
+    if weights.mtp is not None:
+        _mtp(draw, weights.mtp)
     return weights
+
+
+def _mtp(draw: _Draw, weights: Fp8MtpWeights) -> None:
+    for norm in (weights.embedding_norm, weights.hidden_norm, weights.norm):
+        draw.floats(norm, random_values.norm_values())
+    draw.blocks(weights.joined)
+    _layer(draw, weights.layer)
 
 
 def _layer(draw: _Draw, weights: Fp8LayerWeights) -> None:

@@ -37,6 +37,7 @@ def shape_27b() -> ModelConfig:
         rms_norm_eps=1e-6,
         max_context_tokens=262_144,
         end_tokens=(248_046, 248_044),
+        has_mtp=True,
     )
 
 

@@ -33,10 +33,14 @@ class TensorFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._inventory
 
+    def full_name(self, name: str) -> str:
+        """See Inventory.full_name."""
+        return self._inventory.full_name(name)
+
     @property
-    def prefix(self) -> str:
-        """See Inventory.prefix."""
-        return self._inventory.prefix
+    def has_mtp(self) -> bool:
+        """See Inventory.has_mtp."""
+        return self._inventory.has_mtp
 
     def take(self, name: str) -> Tensor:
         """The tensor as stored, on the CPU. Raises TensorMismatch where there is none of this name."""

@@ -51,6 +51,17 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MtpWeights:
+    """The checkpoint's own draft head; embedding and output matrix are the decoder's."""
+
+    embedding_norm: Tensor  # float32 [hidden], of a token's embedding
+    hidden_norm: Tensor  # float32 [hidden], of the decoder's output
+    joined: Tensor  # [hidden, 2 hidden]: columns of the embedding, then of the output
+    layer: LayerWeights  # of full attention
+    norm: Tensor  # float32 [hidden]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
     """The decoder; matrices in the dtype asked for, vectors and convolutions in float32."""
 
@@ -58,6 +69,7 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # float32 [hidden]
     lm_head: Tensor  # [vocab, hidden]
+    mtp: MtpWeights | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +80,7 @@ class LoadReport:
     """Matrices that were in the FP8 block form."""
 
     skipped: tuple[str, ...]
-    """Names of the tensors left in the file: vision tower and draft head."""
+    """Names of the tensors left in the file: the vision tower, and a draft head that is not asked for."""
 
 
 def load_weights(
@@ -76,26 +88,40 @@ def load_weights(
 ) -> tuple[DecoderWeights, LoadReport]:
     """The weights of the checkpoint in `directory`, as `config` (of the same directory) wants them.
 
+    A draft head is optional: None where the checkpoint is a copy without it.
+
     Raises TensorMismatch naming a tensor that is missing, unknown, of another shape or of another dtype, and
     CheckpointError where a file is missing or damaged.
     """
     loader = TensorLoader(TensorFiles(directory), device=device, dtype=dtype)
     weights = DecoderWeights(
         embedding=loader.matrix("embed_tokens.weight", config.vocab_size, config.hidden_size),
-        layers=tuple(_layer(loader, config, number) for number in range(config.num_layers)),
+        layers=tuple(
+            _layer(loader, config, f"layers.{number}", kind) for number, kind in enumerate(config.layer_types)
+        ),
         norm=loader.vector("norm.weight", config.hidden_size),
-        lm_head=loader.head(config.vocab_size, config.hidden_size),
+        lm_head=loader.matrix("lm_head.weight", config.vocab_size, config.hidden_size),
+        mtp=_mtp(loader, config) if config.has_mtp and loader.has_mtp else None,
     )
     return weights, LoadReport(skipped=loader.skipped(), dequantised=loader.dequantised)
 
 
-def _layer(loader: TensorLoader, config: ModelConfig, number: int) -> LayerWeights:
-    prefix = f"layers.{number}"
+def _mtp(loader: TensorLoader, config: ModelConfig) -> MtpWeights:
+    hidden = config.hidden_size
+    return MtpWeights(
+        embedding_norm=loader.vector("mtp.pre_fc_norm_embedding.weight", hidden),
+        hidden_norm=loader.vector("mtp.pre_fc_norm_hidden.weight", hidden),
+        joined=loader.matrix("mtp.fc.weight", hidden, 2 * hidden),
+        layer=_layer(loader, config, "mtp.layers.0", LayerType.FULL),
+        norm=loader.vector("mtp.norm.weight", hidden),
+    )
+
+
+def _layer(loader: TensorLoader, config: ModelConfig, prefix: str, kind: LayerType) -> LayerWeights:
     hidden, inner = config.hidden_size, config.intermediate_size
-    full = config.layer_types[number] is LayerType.FULL
     return LayerWeights(
         input_norm=loader.vector(f"{prefix}.input_layernorm.weight", hidden),
-        mixer=(_attention if full else _delta_net)(loader, config, prefix),
+        mixer=(_attention if kind is LayerType.FULL else _delta_net)(loader, config, prefix),
         mlp_norm=loader.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
         gate_up=torch.cat(
             (

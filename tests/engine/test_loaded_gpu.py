@@ -41,13 +41,14 @@ def test_the_needs_of_the_served_model() -> None:
     """The arithmetic of the architecture, against the tensors that are allocated."""
     config = shape_27b()
     needs = needs_of(config, EngineSettings().sizes(Device.CUDA))
-    # 16 layers of keys and values, 4 heads of 256 in FP8, 64 tokens
-    assert needs.page_bytes == 64 * 16 * 2 * 4 * 256
+    # 16 layers of keys and values and the draft head's, 4 heads of 256 in FP8, 64 tokens
+    assert needs.page_bytes == 64 * 17 * 2 * 4 * 256
     state = 4 * 48 * 128 * 128
     # inputs and what is before them, writes, and keys and decays twice: two programs share a head
     window = 2 * (16 + 3) * 10_240 + 4 * 16 * 48 * 128 + 2 * 16 * 48 * (2 * 128 + 4)
     assert needs.slot_bytes == 48 * (state + window)
     matrices = 64 * 3 * 5120 * 17_408 + 48 * 5120 * (16_384 + 6144) + 16 * 5120 * (14_336 + 6144)
+    matrices += 5120 * 10_240 + 3 * 5120 * 17_408 + 5120 * (14_336 + 6144)  # the draft head
     head, embedding = 248_320 * 5120, 2 * 248_320 * 5120
     # and a little: one scale for 128 by 128 values, gates, norms
     assert 1.0 < needs.weights_bytes / (matrices + head + embedding) < 1.003

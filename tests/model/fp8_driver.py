@@ -19,9 +19,16 @@ from sparkle.model.fp8_weights import (
     Fp8DecoderWeights,
     Fp8DeltaNetWeights,
     Fp8LayerWeights,
+    Fp8MtpWeights,
 )
 from sparkle.model.taps import Taps
-from sparkle.model.weights import AttentionWeights, DecoderWeights, DeltaNetWeights, LayerWeights
+from sparkle.model.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    DeltaNetWeights,
+    LayerWeights,
+    MtpWeights,
+)
 
 
 @dataclass(slots=True)
@@ -99,7 +106,7 @@ class Fp8Driver:
             lengths=lengths,
             pieces=None if width is None else self._pieces(spans, width),
         )
-        logits = self._decoder.read(batch, self.cache, taps)
+        logits = self._read(batch, taps)
         for sequence, tokens in spans:
             sequence.computed += len(tokens)
             sequence.window = 0
@@ -129,12 +136,18 @@ class Fp8Driver:
             accepted=self._ints([*(sequence.window for sequence, _ in spans), *[0] * spare]),
             width=width,
         )
-        logits = self._decoder.verify(batch, self.cache, taps)
+        logits = self._verify(batch, taps)
         lengths = [len(tokens) for _, tokens in spans]
         for (sequence, _), kept in zip(spans, keep or lengths, strict=True):
             sequence.computed += kept
             sequence.window = kept
         return list(logits[: starts[-1]].split_with_sizes(lengths))
+
+    def _read(self, batch: PromptBatch, taps: Taps | None) -> Tensor:
+        return self._decoder.read(batch, self.cache, taps)
+
+    def _verify(self, batch: VerifyBatch, taps: Taps | None) -> Tensor:
+        return self._decoder.verify(batch, self.cache, taps)
 
     def _places(
         self, spans: Sequence[tuple[Running, Sequence[int]]]
@@ -213,9 +226,19 @@ def quantised(weights: DecoderWeights, device: torch.device) -> Fp8DecoderWeight
             down=blocks(given.down),
         )
 
+    def head(given: MtpWeights) -> Fp8MtpWeights:
+        return Fp8MtpWeights(
+            embedding_norm=floats(given.embedding_norm),
+            hidden_norm=floats(given.hidden_norm),
+            joined=blocks(given.joined),
+            layer=layer(given.layer),
+            norm=floats(given.norm),
+        )
+
     return Fp8DecoderWeights(
         embedding=weights.embedding.to(device, torch.bfloat16),
         layers=tuple(layer(given) for given in weights.layers),
         norm=floats(weights.norm),
         lm_head=blocks(weights.lm_head),
+        mtp=None if weights.mtp is None else head(weights.mtp),
     )

@@ -81,7 +81,7 @@ class Published:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
-                parameter.copy_(_drawn(name, parameter.shape, generator))
+                parameter.copy_(drawn(name, parameter.shape, generator))
 
     def logits(self, tokens: Sequence[int], positions: Tensor | None = None) -> Tensor:
         """Float64 [T, vocab], all tokens at once and without a cache; positions [3, T], else as of text."""
@@ -95,14 +95,21 @@ class Published:
 
     def layer_outputs(self, tokens: Sequence[int]) -> list[Tensor]:
         """Float64 [T, hidden] behind each layer but the last, whose output it gives only normed."""
+        # the first is the embedding
+        return self._hidden_states(tokens)[1:-1]
+
+    def hidden(self, tokens: Sequence[int]) -> Tensor:
+        """Float64 [T, hidden]: what the logits are made of, after the final norm."""
+        return self._hidden_states(tokens)[-1]
+
+    def _hidden_states(self, tokens: Sequence[int]) -> list[Tensor]:
         positions = torch.arange(len(tokens)).expand(4, 1, -1)
         with self._in_float64():
             output = self._model(
                 torch.tensor([tokens]), position_ids=positions, use_cache=False, output_hidden_states=True
             )
         assert output.hidden_states is not None
-        # the first is the embedding
-        return [states[0] for states in output.hidden_states[1:-1]]
+        return [states[0] for states in output.hidden_states]
 
     def greedy(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:
         """The next `num_tokens` likeliest tokens of prompts of equal length, end tokens or not."""
@@ -135,7 +142,7 @@ class Published:
         self._model.float()
 
 
-def _drawn(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+def drawn(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
     """Weights of ordinary size; what transformers starts at zero or one is drawn too, so that errors show."""
     normal = torch.randn(shape, generator=generator)
     if name.endswith("A_log"):

@@ -125,13 +125,21 @@ def test_the_published_model(tmp_path: Path) -> None:
         rms_norm_eps=1e-6,
         max_context_tokens=262144,
         end_tokens=(248046, 248044),
+        has_mtp=True,
     )
-    assert config.num_layers == 64
+    assert (config.num_layers, config.num_kv_layers) == (64, 17)
     assert (config.linear_key_size, config.linear_value_size, config.conv_channels) == (2048, 6144, 10240)
 
 
 def test_the_flat_form_is_the_same_model(tmp_path: Path) -> None:
     assert read(tmp_path, TEXT, GENERATION) == read(tmp_path, WRAPPER, GENERATION)
+
+
+@pytest.mark.parametrize("value", [0, None, ...], ids=["none", "null", "absent"])
+def test_a_model_without_a_draft_head(tmp_path: Path, value: int | None) -> None:
+    config = read(tmp_path, changed(TEXT, "mtp_num_hidden_layers", value))
+    assert not config.has_mtp
+    assert config.num_kv_layers == 16
 
 
 def test_layer_types_follow_from_the_interval_where_they_are_not_given(tmp_path: Path) -> None:
@@ -179,6 +187,12 @@ def test_end_tokens(
         ("text_config.mamba_ssm_dtype", "bfloat16", "mamba_ssm_dtype is 'bfloat16'"),
         ("text_config.tie_word_embeddings", True, "tie_word_embeddings is True"),
         ("tie_word_embeddings", True, "tie_word_embeddings is True"),
+        ("text_config.mtp_num_hidden_layers", 2, "mtp_num_hidden_layers is 2 but must be 0 or 1"),
+        (
+            "text_config.mtp_use_dedicated_embeddings",
+            True,
+            "mtp_use_dedicated_embeddings is True but must be",
+        ),
         ("text_config.num_experts", 128, "num_experts is a field that this model does not have"),
         ("text_config.sliding_window", 4096, "sliding_window is a field"),
         ("text_config.rope_scaling", {"type": "yarn"}, "rope_scaling is a field"),

@@ -48,7 +48,12 @@ def test_wiped_pages_are_zero_in_every_layer(cache: Fp8Cache) -> None:
 
 def test_sizes_are_those_of_the_published_model_per_token_and_slot() -> None:
     made = Fp8Cache(shape_27b(), num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
-    assert made.kv_bytes == 2 * 64 * 32_768
+    # a layer more for the draft head
+    assert made.kv_bytes == 2 * 64 * (32_768 + 2048)
+    plain = dataclasses.replace(shape_27b(), has_mtp=False)
+    less = Fp8Cache(plain, num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
+    assert less.kv_bytes == 2 * 64 * 32_768
+    assert less.state_bytes == made.state_bytes
     # states and columns as published, and the window of 16 tokens: inputs, keys and decays twice, writes
     window = 48 * 16 * (10240 * 2 + 2 * 48 * (128 * 2 + 4) + 48 * 128 * 4)
     assert made.state_bytes == 150_994_944 + 2_949_120 + window

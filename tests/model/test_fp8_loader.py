@@ -39,6 +39,7 @@ from tests.model.checkpoint_files import (
 )
 from tests.model.driver import CPU
 from tests.model.published import VOCAB, Published, Shape
+from tests.model.published_mtp import PublishedMtp
 
 # blocks of 128 throughout, but for the rows of lm_head; heads of 256 have two blocks each
 SHAPE = Shape(
@@ -90,7 +91,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tensors_of(weights: Fp8DecoderWeights) -> list[Tensor]:
     found: list[Tensor] = [weights.embedding, weights.norm, *parts(weights.lm_head)]
-    for layer in weights.layers:
+    layers = list(weights.layers)
+    if (mtp := weights.mtp) is not None:
+        found += [mtp.embedding_norm, mtp.hidden_norm, mtp.norm, *parts(mtp.joined)]
+        layers.append(mtp.layer)
+    for layer in layers:
         found += [layer.input_norm, layer.mlp_norm, *parts(layer.gate_up), *parts(layer.down)]
         match layer.mixer:
             case Fp8AttentionWeights() as mixer:
@@ -126,7 +131,16 @@ def require_equal(got: Fp8DecoderWeights, wanted: DecoderWeights, *, fp8: bool) 
     assert torch.equal(got.embedding, wanted.embedding.bfloat16())
     assert torch.equal(got.norm, wanted.norm)
     quantised(got.lm_head, wanted.lm_head)
-    for ours, theirs in zip(got.layers, wanted.layers, strict=True):
+    our_layers, their_layers = list(got.layers), list(wanted.layers)
+    assert (got.mtp is None) == (wanted.mtp is None)
+    if got.mtp is not None and wanted.mtp is not None:
+        assert torch.equal(got.mtp.embedding_norm, wanted.mtp.embedding_norm)
+        assert torch.equal(got.mtp.hidden_norm, wanted.mtp.hidden_norm)
+        assert torch.equal(got.mtp.norm, wanted.mtp.norm)
+        quantised(got.mtp.joined, wanted.mtp.joined)
+        our_layers.append(got.mtp.layer)
+        their_layers.append(wanted.mtp.layer)
+    for ours, theirs in zip(our_layers, their_layers, strict=True):
         assert torch.equal(ours.input_norm, theirs.input_norm)
         assert torch.equal(ours.mlp_norm, theirs.mlp_norm)
         blocks(ours.gate_up, theirs.gate_up)
@@ -231,6 +245,75 @@ def test_shards_and_a_wrapped_form_with_later_parts(
     require_equal(weights, oracle(directory), fp8=True)
     assert report.skipped == tuple(sorted(later))
     assert report.read_bytes == sum(tensor.nbytes for tensor in nested.values())
+
+
+@pytest.fixture
+def with_head(single: Path, tmp_path: Path) -> Path:
+    """The FP8 form with a draft head, whose own first matrix is in bfloat16 as published."""
+    PublishedMtp(SHAPE, 1).save(tmp_path / "with head")
+    head = {
+        name: tensor.bfloat16() if name == "mtp.fc.weight" else tensor
+        for name, tensor in read_tensors(tmp_path / "with head").items()
+        if name.startswith("mtp.")
+    }
+    write_tensors(single, read_tensors(single) | quantise(head, torch.bfloat16))
+    write_fields(single / "config.json", read_fields(single / "config.json") | {"mtp_num_hidden_layers": 1})
+    return single
+
+
+@pytest.mark.usefixtures("part_bytes")
+def test_the_draft_head_is_taken_in_full(with_head: Path) -> None:
+    assert sum(name.startswith("mtp.") for name in read_tensors(with_head)) == 15 + 7
+    weights, report = load(with_head)
+    require_equal(weights, oracle(with_head), fp8=True)
+    assert report == Fp8LoadReport(quantised=2, skipped=(), read_bytes=size_of(with_head))
+
+
+def test_a_head_in_bfloat16_is_quantised(with_head: Path) -> None:
+    tensors = read_tensors(with_head)
+    prefix = "mtp.layers.0.mlp.down_proj.weight"
+    tensors.pop(prefix + "_scale_inv")
+    tensors[prefix] = torch.randn(
+        tensors[prefix].shape, generator=torch.Generator().manual_seed(3)
+    ).bfloat16()
+    write_tensors(with_head, tensors)
+    weights, report = load(with_head)
+    wanted = oracle(with_head).mtp
+    assert report.quantised == 3
+    assert weights.mtp is not None
+    assert wanted is not None
+    down = ops.quantise_blocks(wanted.layer.down)
+    assert torch.equal(weights.mtp.layer.down.values.float(), down.values.float())
+    assert torch.equal(weights.mtp.layer.down.scales, down.scales)
+
+
+def test_a_head_that_is_not_asked_for_stays_in_the_file(with_head: Path) -> None:
+    config = replace(read_config(with_head), has_mtp=False)
+    weights, report = load_fp8_weights(with_head, config, CPU)
+    assert weights.mtp is None
+    assert len(report.skipped) == 15 + 7
+    assert {name.split(".")[0] for name in report.skipped} == {"mtp"}
+
+
+def test_a_copy_without_the_head_has_none(single: Path) -> None:
+    write_fields(single / "config.json", read_fields(single / "config.json") | {"mtp_num_hidden_layers": 1})
+    weights, report = load(single)
+    assert weights.mtp is None
+    assert oracle(single).mtp is None
+    assert report.skipped == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.self_attn.q_proj.weight_scale_inv"]
+)
+def test_a_head_in_part_is_refused_by_name(with_head: Path, name: str) -> None:
+    tensors = read_tensors(with_head)
+    tensors.pop(name)
+    write_tensors(with_head, tensors)
+    with pytest.raises(TensorMismatch, match=re.escape(name)):
+        load(with_head)
+    with pytest.raises(TensorMismatch, match=re.escape(name)):
+        oracle(with_head)
 
 
 def test_the_files_may_go_once_loaded(single: Path) -> None:

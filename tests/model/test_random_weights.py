@@ -88,6 +88,10 @@ def require_ordinary(weights: Fp8DecoderWeights) -> None:
                 assert 0.7 < float(mixer.norm.mean()) < 1.3
                 assert 0 <= float(mixer.gates.a_log.min()) <= float(mixer.gates.a_log.max()) < math.log(16)
     assert product_gain(weights.lm_head) == pytest.approx(1.0, rel=0.2)
+    if weights.mtp is not None:
+        assert product_gain(weights.mtp.joined) == pytest.approx(1.0, rel=0.2)
+        assert product_gain(weights.mtp.layer.down) == pytest.approx(0.3, rel=0.2)
+        assert 0 < float(weights.mtp.hidden_norm.abs().max()) < 0.5
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -96,8 +100,13 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def test_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_weights, "PIECE", 100_000)
-    first, again, other = (random_fp8_weights(shape_tiny(), CPU, seed) for seed in (0, 0, 1))
+    config = replace(shape_tiny(), has_mtp=True)
+    first, again, other = (random_fp8_weights(config, CPU, seed) for seed in (0, 0, 1))
     require_ordinary(first)
+    assert first.mtp is not None
+    assert again.mtp is not None
+    assert same(first.mtp.joined.values, again.mtp.joined.values)
+    assert not same(first.mtp.layer.down.values, first.layers[-1].down.values)
     assert same(first.layers[5].down.values, again.layers[5].down.values)
     assert same(first.lm_head.scales, again.lm_head.scales)
     assert not same(first.layers[5].down.values, other.layers[5].down.values)
@@ -108,14 +117,15 @@ def test_the_published_sizes() -> None:
     config = shape_27b()
     require_whole_blocks(config)
     shards = published_shards(config)
-    assert len(shards) == 65
+    assert len(shards) == 66
     tensors = [tensor for shard in shards.values() for tensor in shard]
-    # 14 of each linear layer and 11 of each full one and 3 besides; scales of 6 and 7 of them
-    assert len({tensor.name for tensor in tensors}) == len(tensors) == 48 * (14 + 6) + 16 * (11 + 7) + 3
+    # 14 of each linear layer, 11 of each full one, 15 of the draft head and 3 besides; scales of 6, 7 and 7
+    wanted = 48 * (14 + 6) + 16 * (11 + 7) + (15 + 7) + 3
+    assert len({tensor.name for tensor in tensors}) == len(tensors) == wanted
     parameters = sum(math.prod(t.shape) for t in tensors if not t.name.endswith("_scale_inv"))
-    assert parameters == 26_895_998_464
-    # what is published, without the draft head, the vision tower and the headers
-    assert checkpoint_bytes(config) == 29_468_020_224
+    assert parameters == 26_895_998_464 + 424_699_392
+    # what is published, without the headers and the vision tower, and the vectors in float32 besides
+    assert checkpoint_bytes(config) == 30_866_663_264 - 2 * 460_730_096 + 2 * 48 * (48 + 128)
 
 
 def write(config: ModelConfig, directory: Path, *, seed: int = 0) -> int:
@@ -142,6 +152,21 @@ def test_a_written_checkpoint_is_read_by_both_loaders(tiny: Path) -> None:
     for ours, theirs in zip(weights.layers, wanted.layers, strict=True):
         assert torch.equal(ops.dequantise_blocks(ours.down.values, ours.down.scales), theirs.down)
     assert not torch.equal(wanted.layers[0].down, wanted.layers[1].down)
+
+
+def test_a_draft_head_is_written_and_read_too(tmp_path: Path) -> None:
+    config = replace(shape_tiny(), has_mtp=True)
+    assert write(config, tmp_path / "tiny") == checkpoint_bytes(config)
+    assert read_config(tmp_path / "tiny") == replace(config, name="tiny")
+    weights, report = load_fp8_weights(tmp_path / "tiny", config, CPU)
+    require_ordinary(weights)
+    assert weights.mtp is not None
+    assert (report.quantised, report.skipped, report.read_bytes) == (2, (), checkpoint_bytes(config))
+    wanted, other = load_weights(tmp_path / "tiny", config, device=CPU, dtype=torch.float32)
+    assert wanted.mtp is not None
+    assert other.skipped == ()
+    ours = weights.mtp.layer.down
+    assert torch.equal(ops.dequantise_blocks(ours.values, ours.scales), wanted.mtp.layer.down)
 
 
 def test_a_seed_decides_every_byte(tiny: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def random_checkpoint(
     """Write a checkpoint with random weights, to measure loading, memory and speed without the real ones.
 
     Files, names, shapes and dtypes are those of the published FP8 checkpoint, tokenizer and chat template are
-    sparkle-tiny's. What a model with these weights answers means nothing. 27b takes 29 GB.
+    sparkle-tiny's. What a model with these weights answers means nothing. 27b takes 30 GB.
 
     Example:
 

@@ -14,9 +14,9 @@ from sparkle.model.shapes import shape_27b
 
 H200_BYTES = 149_557_477_376
 """What is free of one H200 once torch has made its context."""
-PAGE_BYTES = 64 * 32_768
+PAGE_BYTES = 64 * 34_816
 SLOT_BYTES = 207_716_352
-WEIGHTS_BYTES = 28_205_175_936
+WEIGHTS_BYTES = 28_630_057_344
 
 
 def plan(settings: EngineSettings, *, free_bytes: int = H200_BYTES) -> MemoryPlan:
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers(settings: EngineSettings
     with pytest.raises(ConfigError, match=way_out) as caught:
         plan(settings)
     assert str(caught.value).startswith("an H200 has 149.6 GB of memory free but ")
-    assert "28.2 GB for weights" in str(caught.value)
+    assert "28.6 GB for weights" in str(caught.value)
 
 
 def test_the_weights_alone_can_be_too_much() -> None:
@@ -89,5 +89,5 @@ def test_the_plan_for_people_adds_up() -> None:
     assert made.lines()[:1] == ["memory plan for an H200, 149.6 GB free"]
     text = "\n".join(made.lines())
     assert "  slots        13.3 GB  64 of 207.7 MB\n" in text
-    assert "  KV pages     72.1 GB  2,200,000 tokens in 34,375 pages of 64\n" in text
+    assert "  KV pages     76.6 GB  2,200,000 tokens in 34,375 pages of 64\n" in text
     assert text.endswith(f"  in all      {made.total_bytes / 1e9:.1f} GB")
