@@ -14,6 +14,7 @@ from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_decoder import Fp8Decoder
 from sparkle.model.random_weights import random_fp8_weights
 from tests.model.fp8_driver import Fp8Driver
+from tests.model.fp8_mtp_driver import Fp8MtpDriver
 from tests.model.test_fp8_decoder import (
     ANSWER_TOKENS,
     assert_same_but_for_ties,
@@ -65,6 +66,8 @@ def moved(part: Any, device: torch.device) -> Any:
     """Weights, nested as they are, on another device."""
     if isinstance(part, Tensor):
         return part.to(device)
+    if part is None:
+        return None
     if isinstance(part, tuple):
         return tuple(moved(one, device) for one in cast("tuple[object, ...]", part))
     fields = {field.name: moved(getattr(part, field.name), device) for field in dataclasses.fields(part)}
@@ -89,6 +92,31 @@ def test_a_small_model_gives_the_cpu_references_logits(small: ModelConfig, cuda:
         (third,) = driver.verify((sequence, tokens[140:141]), width=1)
         (fourth,) = driver.read((sequence, tokens[141:]))
         results.append(torch.cat((first, second, third, fourth)).cpu())
+    reference, kernels = results
+    assert rms(kernels - reference) / rms(reference) < NOISE
+
+
+def test_the_draft_head_gives_the_cpu_references_outputs_and_a_graph_holds_its_chain(
+    small: ModelConfig, cuda: torch.device
+) -> None:
+    config = dataclasses.replace(small, has_mtp=True)
+    weights = random_fp8_weights(config, CPU, seed=3)
+    tokens = drawn(config, 141)
+    results: list[Tensor] = []
+    for device in (CPU, cuda):
+        driver = Fp8MtpDriver(config, moved(weights, device), device=device)
+        sequence = driver.start()
+        _, prompt = driver.read_both((sequence, tokens[:131]))
+        start, after = driver.verify_both((sequence, tokens[130:]), width=16, spare=1, wrong=3)
+        results.append(torch.cat((prompt, after[:10])).float().cpu())
+        if device.type == "cuda":
+            wanted = driver.mtp.draft(start, driver.cache, count=7)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                got = driver.mtp.draft(start, driver.cache, count=7)
+            got.fill_(-1)
+            graph.replay()
+            assert torch.equal(got[:1], wanted[:1])
     reference, kernels = results
     assert rms(kernels - reference) / rms(reference) < NOISE
 
