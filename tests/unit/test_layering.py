@@ -19,8 +19,9 @@ ALLOWED: dict[str, set[str]] = {
     "schemas": {"errors"},
     "kernels": set(),
     "model": {"kernels.ops", "errors"},
+    "drafting": {"model", "kernels.ops", "errors"},
     "text": {"schemas", "errors"},
-    "engine": {"model", "kernels.ops", "text", "schemas", "errors", "config"},
+    "engine": {"model", "drafting", "kernels.ops", "text", "schemas", "errors", "config"},
     "queue": {"schemas", "errors", "config"},
     "workers": {"engine", "queue", "schemas", "errors", "config"},
     "producers": {"queue", "schemas", "errors", "config"},
@@ -30,8 +31,9 @@ ALLOWED: dict[str, set[str]] = {
 NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "config", "cli", "__init__")
 TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
-    *("buckets", "rows", "memory_plan", "arguments"),
+    *("buckets", "rows", "memory_plan", "arguments", "draft_count"),
 )
+TORCHLESS_DRAFTING = ("proposer", "lookup", "combined")
 
 
 def modules() -> list[str]:
@@ -108,7 +110,8 @@ def test_foreign_imports_stay_in_their_part(module: str) -> None:
     if part_of(module) != "queue":
         assert "nats" not in foreign
     torchless_engine = part_of(module) == "engine" and module.split(".")[1] in TORCHLESS_ENGINE
-    if part_of(module) in NEVER_TORCH or torchless_engine:
+    torchless_drafting = part_of(module) == "drafting" and module.split(".")[1] in TORCHLESS_DRAFTING
+    if part_of(module) in NEVER_TORCH or torchless_engine or torchless_drafting:
         assert not foreign & {"torch", "triton", "transformers"}
 
 

@@ -1,0 +1,1 @@
+"""What may follow an answer so far: guesses that the model checks, several in one pass."""
