@@ -162,8 +162,6 @@ class Child:
                     prompt_tokens=prompt_tokens,
                     cached_tokens=0,
                     completion_tokens=job.max_tokens,
-                    drafted_tokens=0,
-                    accepted_tokens=0,
                 )
             )
 

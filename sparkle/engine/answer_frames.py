@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from sparkle.engine.draft_count import DraftCount
 from sparkle.engine.frames import Delta, Finished
 from sparkle.engine.plan import Drawn
 from sparkle.schemas.answer import Channel, FinishReason
@@ -25,6 +26,7 @@ class AnswerFrames:
         self._stop_tokens = stop_tokens
         self._text = AnswerText(tokenizer, stop=job.sampling.stop, thinking=job.thinking is not Thinking.OFF)
         self._num_tokens = 0
+        self._drafts = DraftCount()
         # code points handed out of each channel's text
         self._written = dict.fromkeys(Channel, 0)
 
@@ -33,8 +35,17 @@ class AnswerFrames:
         """Whether the text holds a stop string: the answer ends with the token added last."""
         return self._text.stopped
 
-    def add(self, drawn: Drawn) -> Delta:
-        """The next token and the text that became final with it. A stop token adds no text."""
+    def drafted(self, source: str, tokens: int) -> None:
+        """The next pass checks a draft of so many tokens, made by `source`."""
+        self._drafts.checked(source, tokens)
+
+    def add(self, drawn: Drawn, *, guessed: bool = False) -> Delta:
+        """The next token and the text that became final with it. A stop token adds no text.
+
+        `guessed`: the draft of this pass had it.
+        """
+        if guessed:
+            self._drafts.accepted_one()
         channel = self._text.channel
         pieces = [] if drawn.token in self._stop_tokens else self._text.push(drawn.token)
         logprobs: list[list[Any]] | None = None
@@ -54,8 +65,7 @@ class AnswerFrames:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=0,
             completion_tokens=self._num_tokens,
-            drafted_tokens=0,
-            accepted_tokens=0,
+            drafts=self._drafts.by_source(),
         )
         return [*deltas, finished]
 

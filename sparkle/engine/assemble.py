@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from sparkle.drafting.combined import Combined
+from sparkle.drafting.lookup import PromptLookup
 from sparkle.engine.device import choose_device, find_gpu
 from sparkle.engine.engine import Engine, EngineLimits, PassRunner
 from sparkle.engine.loaded_cpu import LoadedCpu
@@ -95,10 +97,14 @@ def assemble(directory: Path, settings: EngineSettings) -> Assembly:
         pass_tokens=sizes.pass_tokens,
     )
     limits = EngineLimits(
-        context_tokens=context_tokens, vocab_size=tokenizer.vocab_size, end_tokens=config.end_tokens
+        context_tokens=context_tokens,
+        vocab_size=tokenizer.vocab_size,
+        end_tokens=config.end_tokens,
+        draft_tokens=sizes.draft_tokens,
     )
+    proposers = Combined({"lookup": PromptLookup()})
     return Assembly(
-        engine=Engine(scheduler, runner, tokenizer, limits),
+        engine=Engine(scheduler, runner, tokenizer, limits, proposers),
         prompts=prompts,
         model=config.name,
         sizes=sizes,

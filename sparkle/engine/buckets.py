@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sparkle.engine.plan import MAX_DRAFT_TOKENS
+
+WIDTHS = (1, 4, 8, 1 + MAX_DRAFT_TOKENS)
+"""Rows of one sequence in such a pass, as many as are worth a graph."""
 MAX_ROWS = 128
 """Rows of such a pass at most: up to here the products' cost is the weights' alone."""
 
@@ -20,6 +24,12 @@ class Bucket:
     def rows(self) -> int:
         """Rows computed, used or not."""
         return self.sequences * self.width
+
+
+def widths_for(draft_tokens: int) -> tuple[int, ...]:
+    """Widths of passes with drafts of up to so many tokens: the last of them has room for the longest."""
+    rows = 1 + draft_tokens
+    return tuple(width for width, room in zip(WIDTHS, (0, *WIDTHS), strict=False) if room < rows)
 
 
 def buckets_for(num_slots: int, widths: Iterable[int]) -> tuple[Bucket, ...]:

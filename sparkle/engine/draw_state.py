@@ -29,21 +29,38 @@ class SeenTokens:
         """One more token of the answer."""
         self._counts[token] += 1.0
 
-    def penalise(self, logits: Tensor) -> Tensor:
-        """The logits, float32 [vocab], less attractive where tokens were seen.
+    def penalise(self, logits: Tensor, draft: Sequence[int] = ()) -> Tensor:
+        """The logits, float32 [1 + len(draft), vocab], less attractive where tokens were seen.
+
+        The first row follows what was added; each further one has seen one more token of the draft.
 
         Repetition (Keskar et al. 2019, "CTRL", section 4.1): what was seen in prompt or answer is divided by
         the penalty where positive, multiplied where negative. Then, for the answer alone,
         logit - frequency * count - presence * (count > 0). The result is finite, whatever the penalties.
         """
-        in_answer = self._counts > 0
+        counts = self._counts_along(draft)
+        in_answer = counts > 0
         factor = self._sampling.repetition_penalty
         repeated = torch.where(logits > 0, logits / factor, logits * factor)
         logits = torch.where(self._in_prompt | in_answer, repeated, logits)
-        logits = logits - self._sampling.frequency_penalty * self._counts
+        logits = logits - self._sampling.frequency_penalty * counts
         logits = logits - self._sampling.presence_penalty * in_answer.float()
         # a tiny repetition penalty overflows, and of two infinite logits neither is the likelier one
         return logits.clamp(-LARGEST, LARGEST)
+
+    def _counts_along(self, draft: Sequence[int]) -> Tensor:
+        """Float32 [1 + len(draft), vocab]: of each row, how often the answer has each token."""
+        if not draft:
+            return self._counts[None]
+        device = self._counts.device
+        counts = self._counts.repeat(1 + len(draft), 1)
+        behind = [
+            (row, token) for place, token in enumerate(draft) for row in range(place + 1, 1 + len(draft))
+        ]
+        rows = to_device([row for row, _ in behind], torch.int64, device)
+        tokens = to_device([token for _, token in behind], torch.int64, device)
+        ones = torch.ones(len(behind), device=device)
+        return counts.index_put_((rows, tokens), ones, accumulate=True)
 
 
 class DrawState:

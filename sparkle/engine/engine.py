@@ -6,10 +6,12 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
 
+from sparkle.drafting.combined import Combined
 from sparkle.engine.answer_frames import AnswerFrames
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
@@ -39,6 +41,9 @@ class EngineLimits:
     end_tokens: tuple[int, ...]
     """The model's own tokens that end an answer."""
 
+    draft_tokens: int = 0
+    """Tokens that are guessed of one answer in a pass, at most."""
+
 
 class PassRunner(Protocol):
     """What runs passes: `runner.Runner` in float32 on the CPU, `gpu_runner.GpuRunner` in FP8 on a GPU."""
@@ -52,15 +57,22 @@ class PassRunner(Protocol):
 
 
 class Engine:
-    """Owns the scheduler, the runner, and the text of every answer. Not for several threads."""
+    """Owns the scheduler, the runner, the proposers and the text of every answer. Not for several threads."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: PassRunner, tokenizer: Tokenizer, limits: EngineLimits
+        self,
+        scheduler: Scheduler,
+        runner: PassRunner,
+        tokenizer: Tokenizer,
+        limits: EngineLimits,
+        proposers: Combined | None = None,
     ) -> None:
+        """`proposers`: what drafts, where `limits` allows drafts; None for none."""
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits
+        self._proposers = proposers if proposers is not None and limits.draft_tokens else Combined({})
         self._rates = ServiceRates()
         self._answers: dict[str, AnswerFrames] = {}
         self._states: dict[str, DrawState] = {}
@@ -102,7 +114,7 @@ class Engine:
 
     def step(self) -> list[Frame]:
         """One pass, and what came of it."""
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(self._draft)
         result = self._runner.run(plan, self._states)
         frames: list[Frame] = []
         for job_id in result.broken:
@@ -111,9 +123,16 @@ class Engine:
             reason = "the model's output is not finite"
             # another worker's hardware may do better; deliveries are counted
             frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason, retryable=True))
-        for written in self._scheduler.apply(result):
-            frames += self._answer(written)
+        for job_id, written in groupby(self._scheduler.apply(result), lambda one: one.drawn.request):
+            frames += self._answer(job_id, list(written))
         return frames
+
+    def _draft(self, job_id: str, count: int) -> tuple[int, ...]:
+        most = min(count, self._limits.draft_tokens)
+        tokens = self._proposers.propose(job_id, most) if most else ()
+        if tokens:
+            self._answers[job_id].drafted(self._proposers.source(job_id), len(tokens))
+        return tokens
 
     def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
@@ -132,11 +151,18 @@ class Engine:
         self._states[job.id] = DrawState(
             job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size, self._runner.device
         )
+        self._proposers.start(job.id, prompt)
 
-    def _answer(self, written: Written) -> list[Frame]:
-        job_id = written.drawn.request
+    def _answer(self, job_id: str, written: Sequence[Written]) -> list[Frame]:
+        """What came of one request in one pass."""
+        frames: list[Frame] = []
         try:
-            return self._frames(job_id, written)
+            for one in written:
+                frames += self._frames(job_id, one)
+                if job_id not in self._answers:
+                    # what follows a stop string is no part of the answer
+                    return frames
+            self._proposers.add(job_id, [one.drawn.token for one in written])
         # one job's text must not end the others' answers; what it was is told without its content
         except Exception as error:  # noqa: BLE001
             log.error(
@@ -144,11 +170,12 @@ class Engine:
             )
             self.cancel(job_id)
             reason = f"the engine failed on this answer ({type(error).__name__})"
-            return [_failed(job_id, FailureCode.ENGINE_ERROR, reason)]
+            frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason))
+        return frames
 
     def _frames(self, job_id: str, written: Written) -> list[Frame]:
         answer = self._answers[job_id]
-        frames: list[Frame] = [answer.add(written.drawn)]
+        frames: list[Frame] = [answer.add(written.drawn, guessed=written.guessed)]
         finish = written.finish
         if answer.stopped:
             if finish is None:
@@ -161,7 +188,8 @@ class Engine:
         return frames
 
     def _forget(self, job_id: str) -> None:
-        self._answers.pop(job_id, None)
+        if self._answers.pop(job_id, None) is not None:
+            self._proposers.end(job_id)
         self._states.pop(job_id, None)
 
 

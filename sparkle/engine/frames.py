@@ -100,8 +100,18 @@ class Finished:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int
+    drafts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By proposer: passes with a draft of its, tokens drafted, and of these the accepted ones."""
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens guessed."""
+        return sum(drafted for _, drafted, _ in self.drafts.values())
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Of these, the ones that are part of the answer."""
+        return sum(accepted for _, _, accepted in self.drafts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Knows no jobs and no text. On a CPU it does the same without graphs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from sparkle.engine.buckets import Bucket, buckets_for, smallest
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import PassPlan, PassResult, Span
 from sparkle.engine.prompt_pass import PromptPass, Reader
-from sparkle.engine.rows import Rows, rows_of
+from sparkle.engine.rows import Rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.transfer import pack, to_device
 from sparkle.engine.verify_pass import Verifier, VerifyPass
@@ -35,7 +36,7 @@ class GpuRunner:
     """Owns the cache and the graphs. A fresh request's slot and pages are zeroed before the model sees them.
 
     The decoder keeps the tokens of a short span apart, in the slot's window, until it is told how many of
-    them stay: here all of them, unless `keep` says fewer.
+    them stay: all of them, or of a draft the rows that the drawn tokens follow.
     """
 
     def __init__(
@@ -86,13 +87,26 @@ class GpuRunner:
         for span in plan.spans:
             if span.fresh:
                 self._clear(span)
-        short, long = self._split(plan.spans)
-        logits = [run(spans) for run, spans in ((self._verify, short), (self._read, long)) if spans]
-        drawing = [span.request for span in (*short, *long) if span.draws]
+        groups, long = self._split(plan.spans)
+        # a graph's logits are its own until it runs again
+        logits = [
+            self._verify(spans) if len(groups) == 1 else self._verify(spans).clone() for spans in groups
+        ]
+        if long:
+            logits.append(self._read(long))
+        drawing = [span for spans in (*groups, long) for span in spans if span.draws]
         if not drawing:
             return PassResult(drawn=())
-        rows = logits[0] if len(logits) == 1 else torch.cat(logits)
-        return _in_order(plan, self._sampler.draw(rows, [states[request] for request in drawing]))
+        result = self._sampler.draw(
+            logits[0] if len(logits) == 1 else torch.cat(logits),
+            [states[span.request] for span in drawing],
+            [span.draft for span in drawing],
+        )
+        counts = Counter(drawn.request for drawn in result.drawn)
+        for span in plan.spans:
+            if span.draft:
+                self.keep(span.slot, counts[span.request])
+        return _in_order(plan, result)
 
     def _clear(self, span: Span) -> None:
         self._cache.zero_slot(span.slot)
@@ -102,20 +116,31 @@ class GpuRunner:
         row.fill_(-1)
         row[: len(span.pages)] = to_device(span.pages, torch.int32, self.device)
 
-    def _split(self, spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-        """The spans for one graph, and the rest: those too long for any, then the longest, until it fits."""
-        by_length = sorted(spans, key=lambda span: len(span.tokens))
-        count = len(by_length)
-        while count and self._bucket(by_length[:count]) is None:
-            count -= 1
-        return by_length[:count], by_length[count:]
+    def _split(self, spans: Sequence[Span]) -> tuple[list[list[Span]], list[Span]]:
+        """The spans for one graph, and the rest: those too long for any, then the longest, until it fits.
+
+        Of the rest, drafts take further graphs: what of them is taken back must be in a window.
+        """
+        groups: list[list[Span]] = []
+        rest: list[Span] = []
+        left = sorted(spans, key=lambda span: len(span.tokens))
+        while left:
+            count = len(left)
+            while count and self._bucket(left[:count]) is None:
+                count -= 1
+            if count:
+                groups.append(left[:count])
+            assert count or not any(span.draft for span in left), "a draft is wider than any graph"
+            rest += [span for span in left[count:] if not span.draft]
+            left = [span for span in left[count:] if span.draft]
+        return groups, rest
 
     def _bucket(self, spans: Sequence[Span]) -> Bucket | None:
         width = max(len(span.tokens) for span in spans)
         return smallest(self._buckets, sequences=len(spans), width=width)
 
     def _verify(self, spans: Sequence[Span]) -> Tensor:
-        """Logits of the spans' last rows, where they draw."""
+        """Logits of the rows that tokens are drawn behind."""
         bucket = self._bucket(spans)
         assert bucket is not None, "it was found when the spans were split"
         chosen = self._passes[bucket]
@@ -126,16 +151,16 @@ class GpuRunner:
         chosen.replay()
         for span in spans:
             self._kept[span.slot] = len(span.tokens)
-        wanted = _wanted_rows(spans, rows.span_starts)
+        wanted = wanted_rows(spans, rows.span_starts)
         if wanted == list(range(len(wanted))):
             return chosen.logits[: len(wanted)]
         return chosen.logits[to_device(wanted, torch.int64, self.device)]
 
     def _read(self, spans: Sequence[Span]) -> Tensor:
-        """Logits of the spans' last rows, where they draw."""
+        """Logits of the spans' last rows, where they draw; none has a draft."""
         self._fold([span.slot for span in spans if self._kept[span.slot]])
         rows = rows_of(spans, page_tokens=self._cache.page_tokens)
-        wanted = _wanted_rows(spans, rows.span_starts)
+        wanted = wanted_rows(spans, rows.span_starts)
         # the smallest with room
         chosen = next((one for one in reversed(self._prompt_passes) if one.has_room(spans)), None)
         if chosen is None:
@@ -170,11 +195,6 @@ class GpuRunner:
             self._model.fold(numbers, kept, self._cache)
             for slot in slots:
                 self._kept[slot] = 0
-
-
-def _wanted_rows(spans: Sequence[Span], span_starts: Sequence[int]) -> list[int]:
-    """The last row of each span that draws."""
-    return [end - 1 for span, end in zip(spans, span_starts[1:], strict=True) if span.draws]
 
 
 def _in_order(plan: PassPlan, result: PassResult) -> PassResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from sparkle.engine.buckets import buckets_for
+from sparkle.engine.buckets import buckets_for, widths_for
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.memory_plan import Needs, plan_memory, workspace_bytes
 from sparkle.engine.sampler import Sampler
@@ -20,8 +20,6 @@ from sparkle.model.fp8_decoder import Fp8Decoder
 from sparkle.model.fp8_loader import load_fp8_weights
 from sparkle.model.fp8_weights import empty_weights, tensor_bytes
 
-WIDTHS = (1,)
-"""Rows of one answer in a pass. Wider ones come with drafts."""
 PROMPT_ROWS = (128, 256, 512, 1024)
 """Chunks of prompts that are read by a graph: up to the longest, launches would take longer than the GPU."""
 _NOWHERE = torch.device("meta")
@@ -77,7 +75,7 @@ class LoadedGpu:
             sampler,
             num_slots=self.sizes.slots,
             max_pages=max_pages,
-            widths=WIDTHS,
+            widths=widths_for(self.sizes.draft_tokens),
             prompt_rows=PROMPT_ROWS,
         )
 
@@ -86,7 +84,7 @@ def needs_of(config: ModelConfig, sizes: Sizes) -> Needs:
     """What the model takes with these sizes; nothing is allocated. Raises as `empty_weights`."""
     weights = empty_weights(config, _NOWHERE)
     one = Fp8Cache(config, num_pages=1, page_tokens=sizes.page_tokens, num_slots=1, device=_NOWHERE)
-    graph_rows = sum(bucket.rows for bucket in buckets_for(sizes.slots, WIDTHS))
+    graph_rows = sum(bucket.rows for bucket in buckets_for(sizes.slots, widths_for(sizes.draft_tokens)))
     return Needs(
         weights_bytes=tensor_bytes(weights),
         slot_bytes=one.state_bytes,

@@ -95,7 +95,7 @@ def workspace_bytes(config: ModelConfig, sizes: Sizes, *, graph_rows: int) -> in
     # where attention wants them in one piece
     gathered = 2 * 5 * sizes.wanted_tokens(config.max_context_tokens) * config.num_kv_heads * config.head_dim
     # each graph keeps its own; those that are drawn from are gathered, ordered and summed in float64
-    logits = 4 * config.vocab_size * (graph_rows + 8 * sizes.slots)
+    logits = 4 * config.vocab_size * (graph_rows + 8 * sizes.slots * (1 + sizes.draft_tokens))
     return activations + gathered + logits + FIXED_BYTES
 
 

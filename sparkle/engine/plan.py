@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_DRAFT_TOKENS = 15
+"""Of one request in one pass: with its last token they fill the delta rule's window."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -19,16 +22,21 @@ class Span:
     """Tokens of the request already computed: the position of `tokens[0]`."""
 
     tokens: tuple[int, ...]
-    """The tokens to read now, at least one."""
+    """The tokens to read now, at least one; the draft is the last of them."""
 
     pages: tuple[int, ...]
     """All of the request's KV pages in order, at least enough for start + len(tokens)."""
 
     draws: bool
-    """Whether the next token is drawn from the logits of the last token read."""
+    """Whether the next token is drawn from the logits of the last token read: with a draft, several, one
+    behind each token of it and one behind the token in front of it."""
 
     fresh: bool
     """Whether nothing of the request was read yet: the runner zeroes its slot and its pages first."""
+
+    draft: tuple[int, ...] = ()
+    """Guesses of what follows the request's last token, at most MAX_DRAFT_TOKENS: `tokens` is that one and
+    these, and draws is true. What the model does not draw itself is taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,8 @@ class PassResult:
     """What came of a pass: each span that draws is in one of the two, in the plan's order."""
 
     drawn: tuple[Drawn, ...]
+    """One token a span; of a span with a draft, as many as agree with it and the one after them, in order.
+    As many of the span's rows stay in the cache: those that the drawn tokens follow."""
 
     broken: tuple[str, ...] = ()
     """Requests whose logits are not finite: no token can be drawn."""

@@ -43,6 +43,16 @@ def rows_of(spans: Sequence[Span], *, page_tokens: int) -> Rows:
     )
 
 
+def wanted_rows(spans: Sequence[Span], span_starts: Sequence[int]) -> list[int]:
+    """The rows that tokens are drawn behind: the last of each span that draws, and of a draft all."""
+    return [
+        row
+        for span, end in zip(spans, span_starts[1:], strict=True)
+        if span.draws
+        for row in range(end - 1 - len(span.draft), end)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPieces:
     """The rows of some spans in short runs, none across two spans."""

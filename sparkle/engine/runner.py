@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -10,7 +12,8 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.plan import PassPlan, PassResult
+from sparkle.engine.plan import PassPlan, PassResult, Span
+from sparkle.engine.rows import wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.model.cache import SequenceCache
 from sparkle.model.decoder import PassBatch
@@ -25,7 +28,11 @@ class Model(Protocol):
 
 
 class Runner:
-    """Owns the cache. A fresh request's slot and pages are zeroed before the model sees them."""
+    """Owns the cache. A fresh request's slot and pages are zeroed before the model sees them.
+
+    Where the model does not agree with a whole draft, the slot goes back to what it was in front of the span,
+    and the rows that stay are read again.
+    """
 
     def __init__(
         self, model: Model, cache: SequenceCache, sampler: Sampler, *, num_slots: int, max_pages: int
@@ -47,12 +54,21 @@ class Runner:
                 row = self._page_tables[span.slot]
                 row.fill_(-1)
                 row[: len(span.pages)] = torch.tensor(span.pages, dtype=torch.int32)
+        drafted = [span for span in plan.spans if span.draft]
+        drawing = [span for span in plan.spans if span.draws]
         with torch.inference_mode():
-            logits = self._model.forward(self._batch(plan), self._cache)
-            return self._sampler.draw(logits, [states[span.request] for span in plan.spans if span.draws])
+            saved = self._cache.save([span.slot for span in drafted])
+            logits = self._model.forward(self._batch(plan.spans), self._cache)
+            result = self._sampler.draw(
+                logits, [states[span.request] for span in drawing], [span.draft for span in drawing]
+            )
+            again = _rows_that_stay(drafted, result)
+            if again:
+                self._cache.restore(saved, [span.slot for span in again])
+                self._model.forward(self._batch(again), self._cache)
+        return result
 
-    def _batch(self, plan: PassPlan) -> PassBatch:
-        spans = plan.spans
+    def _batch(self, spans: Sequence[Span]) -> PassBatch:
         starts = [0, *accumulate(len(span.tokens) for span in spans)]
         ends = [span.start + len(span.tokens) for span in spans]
         places = [place for span, end in zip(spans, ends, strict=True) for place in range(span.start, end)]
@@ -66,8 +82,15 @@ class Runner:
             slots=slots,
             contexts=torch.tensor([span.start for span in spans]),
             page_tables=self._page_tables[slots, :width],
-            logit_rows=torch.tensor(
-                [end - 1 for span, end in zip(spans, starts[1:], strict=True) if span.draws],
-                dtype=torch.int64,
-            ),
+            logit_rows=torch.tensor(wanted_rows(spans, starts), dtype=torch.int64),
         )
+
+
+def _rows_that_stay(drafted: Sequence[Span], result: PassResult) -> list[Span]:
+    """Of spans whose drafts were cut short, the rows to read again; a broken one has none."""
+    counts = Counter(drawn.request for drawn in result.drawn)
+    return [
+        dataclasses.replace(span, tokens=span.tokens[:count], draws=False, draft=())
+        for span in drafted
+        if 0 < (count := counts[span.request]) < len(span.tokens)
+    ]

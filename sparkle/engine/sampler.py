@@ -4,11 +4,15 @@ Order: penalties, temperature, top_k, top_p (of the mass top_k left), min_p (of 
 uniform number of (seed, position) picks from what is left. Log probabilities are of the model's own
 distribution: before penalties, temperature and truncation. Everything happens on the logits' device, which is
 waited for once, when the tokens are read.
+
+A draft is checked by drawing: each of its rows draws the token that would be drawn there without a draft, and
+the first that differs is the last that counts. So a draft changes how many tokens a pass writes, never which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -28,59 +32,97 @@ _UNIT = 2.0**44
 Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of logits: which request's, and how many tokens of its draft stand in front of it."""
+
+    state: DrawState
+    ahead: int
+
+    @property
+    def chance(self) -> float:
+        """The uniform number of the place that is drawn for."""
+        return uniform(self.state.seed, self.state.position + self.ahead)
+
+
 class Sampler:
     """Draws for a model with `vocab_size` tokens; logits beyond them are padding that is never drawn."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def draw(self, logits: Tensor, states: Sequence[DrawState]) -> PassResult:
-        """One token a row of `logits`, float32 [len(states), padded vocab], and each state moved on by it.
+    def draw(
+        self, logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Sequence[int]] | None = None
+    ) -> PassResult:
+        """The next tokens of each state, which is moved on by them; `drafts` has one for each, () for none.
 
-        A row with a logit that is not finite is broken: nothing is drawn, its state stays.
+        `logits`, float32 [rows, padded vocab]: of each state one row, and one behind each token of its draft.
+        One token is drawn without a draft; with one, as many as agree with it, and the one after them.
+        A state whose first row has a logit that is not finite is broken: nothing is drawn, it stays. Such a
+        row further on ends what counts of its draft: without one it is the first of the next pass.
         """
         if not states:
             return PassResult(drawn=())
+        drafts = drafts or [()] * len(states)
+        rows = [
+            _Row(state, ahead)
+            for state, draft in zip(states, drafts, strict=True)
+            for ahead in range(1 + len(draft))
+        ]
         logits = logits[:, : self._vocab_size]
         # one bad number makes the row's sum bad
         finite = logits.sum(dim=1).isfinite()
-        chosen = _choose(logits, states)
-        asked = _Logprobs(logits, states, chosen)
+        chosen = _choose(_penalised(logits, states, drafts), rows)
+        asked = _Logprobs(logits, rows, chosen)
         tokens, goods = _lists(torch.stack((chosen, finite.long())))
         logprobs = asked.read()
         drawn: list[Drawn] = []
         broken: list[str] = []
-        for row, (state, token, good) in enumerate(zip(states, tokens, goods, strict=True)):
-            if not good:
-                broken.append(state.request)
-                continue
-            state.accept(token)
-            logprob, top = logprobs.get(row, (None, ()))
-            drawn.append(Drawn(request=state.request, token=token, logprob=logprob, top=top))
+        first = 0
+        for state, draft in zip(states, drafts, strict=True):
+            # no guess stands behind the last row
+            for row, guess in enumerate((*draft, None), start=first):
+                if not goods[row]:
+                    if row == first:
+                        broken.append(state.request)
+                    break
+                logprob, top = logprobs.get(row, (None, ()))
+                drawn.append(Drawn(request=state.request, token=tokens[row], logprob=logprob, top=top))
+                state.accept(tokens[row])
+                if tokens[row] != guess:
+                    break
+            first += 1 + len(draft)
         return PassResult(drawn=tuple(drawn), broken=tuple(broken))
 
 
-def _choose(logits: Tensor, states: Sequence[DrawState]) -> Tensor:
+def _choose(logits: Tensor, rows: Sequence[_Row]) -> Tensor:
     """int64 [rows]; of a broken row any token."""
-    if any(state.seen is not None for state in states):
-        logits = _penalised(logits, states)
-    if all(state.greedy for state in states):
+    if all(row.state.greedy for row in rows):
         return logits.argmax(dim=1)
-    widths = [_width(state, logits.shape[1]) for state in states]
-    narrow = [row for row, width in enumerate(widths) if width <= NARROW]
-    wide = [row for row, width in enumerate(widths) if width > NARROW]
+    widths = [_width(row.state, logits.shape[1]) for row in rows]
+    narrow = [place for place, width in enumerate(widths) if width <= NARROW]
+    wide = [place for place, width in enumerate(widths) if width > NARROW]
     if not (narrow and wide):
-        return _sample(logits, states, widths)
-    tokens = torch.empty(len(states), dtype=torch.int64, device=logits.device)
+        return _sample(logits, rows, widths)
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     for kind in (narrow, wide):
         places = to_device(kind, torch.int64, logits.device)
-        tokens[places] = _sample(logits[places], [states[row] for row in kind], [widths[row] for row in kind])
+        tokens[places] = _sample(
+            logits[places], [rows[place] for place in kind], [widths[place] for place in kind]
+        )
     return tokens
 
 
-def _penalised(logits: Tensor, states: Sequence[DrawState]) -> Tensor:
-    pairs = zip(logits, states, strict=True)
-    return torch.stack([row if state.seen is None else state.seen.penalise(row) for row, state in pairs])
+def _penalised(logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Sequence[int]]) -> Tensor:
+    if all(state.seen is None for state in states):
+        return logits
+    parts: list[Tensor] = []
+    first = 0
+    for state, draft in zip(states, drafts, strict=True):
+        part = logits[first : first + 1 + len(draft)]
+        parts.append(part if state.seen is None else state.seen.penalise(part, draft))
+        first += len(part)
+    return torch.cat(parts)
 
 
 def _width(state: DrawState, vocab_size: int) -> int:
@@ -88,13 +130,13 @@ def _width(state: DrawState, vocab_size: int) -> int:
     return 1 if state.greedy else min(state.sampling.top_k or vocab_size, vocab_size)
 
 
-def _sample(logits: Tensor, states: Sequence[DrawState], widths: Sequence[int]) -> Tensor:
+def _sample(logits: Tensor, rows: Sequence[_Row], widths: Sequence[int]) -> Tensor:
     """Inverse-CDF sampling over the `widths` likeliest tokens of each row.
 
     Sums are of whole numbers, so that neither a wider row beside this one nor the device changes them.
     """
     values, ids = ops.largest(logits, max(widths))
-    temperature, top_p, min_p, chance, width = _columns(states, widths, logits.device)
+    temperature, top_p, min_p, chance, width = _columns(rows, widths, logits.device)
     scores = values.double()
     # the largest is taken off first: what overflows at a tiny temperature is then only ever -inf
     weights = ((scores - scores[:, :1]) / temperature).exp()
@@ -110,35 +152,36 @@ def _sample(logits: Tensor, states: Sequence[DrawState], widths: Sequence[int]) 
     return ids.gather(1, picks)[:, 0]
 
 
-def _columns(states: Sequence[DrawState], widths: Sequence[int], device: torch.device) -> Sequence[Tensor]:
+def _columns(rows: Sequence[_Row], widths: Sequence[int], device: torch.device) -> Sequence[Tensor]:
     """Temperature, top_p, min_p, the uniform number and the width of each row, float64 [rows, 1] each."""
-    samplings = [state.sampling for state in states]
+    samplings = [row.state.sampling for row in rows]
     numbers = [sampling.temperature or 1.0 for sampling in samplings]
     numbers += [sampling.top_p for sampling in samplings]
     numbers += [sampling.min_p for sampling in samplings]
-    numbers += [uniform(state.seed, state.position) for state in states]
+    numbers += [row.chance for row in rows]
     numbers += widths
-    return to_device(numbers, torch.float64, device).view(5, len(states), 1).unbind()
+    return to_device(numbers, torch.float64, device).view(5, len(rows), 1).unbind()
 
 
 class _Logprobs:
     """For each row that asked: the token's log probability, and the likeliest tokens with theirs."""
 
-    def __init__(self, logits: Tensor, states: Sequence[DrawState], tokens: Tensor) -> None:
+    def __init__(self, logits: Tensor, rows: Sequence[_Row], tokens: Tensor) -> None:
         self._counts: dict[int, int] = {}
         self._values: list[Tensor] = []
         self._ids: list[Tensor] = []
-        for row, state in enumerate(states):
-            if state.sampling.logprobs is None:
+        for place, row in enumerate(rows):
+            wanted = row.state.sampling.logprobs
+            if wanted is None:
                 continue
-            count = min(state.sampling.logprobs, logits.shape[1])
-            exact = logits[row].double()
+            count = min(wanted, logits.shape[1])
+            exact = logits[place].double()
             exact = exact - exact.logsumexp(dim=0)
             # the token itself is the first
-            ids = tokens[row : row + 1]
+            ids = tokens[place : place + 1]
             if count:
-                ids = torch.cat((ids, ops.largest(logits[row : row + 1], count)[1][0]))
-            self._counts[row] = count
+                ids = torch.cat((ids, ops.largest(logits[place : place + 1], count)[1][0]))
+            self._counts[place] = count
             self._values.append(exact.gather(0, ids))
             self._ids.append(ids)
 

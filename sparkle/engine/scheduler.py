@@ -5,25 +5,35 @@
 3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer;
    what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
-5. The rest of the budget reads prompts, in the same order, each as far as the budget goes.
-6. The chunk that ends a prompt draws the first token of the answer.
-7. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
-8. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
-9. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
-10. `check_integrity` proves that every slot and every page is either free or held exactly once.
+5. Drafts come out of the rest, in the same order: at most half of it while a prompt is being read.
+6. What is left reads prompts, in the same order, each as far as the budget goes.
+7. The chunk that ends a prompt draws the first token of the answer.
+8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
+9. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
+10. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
+11. `check_integrity` proves that every slot and every page is either free or held exactly once.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkle.engine.pages import PagePool
-from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
+from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.slots import SlotPool
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
+
+Drafts = Callable[[str, int], tuple[int, ...]]
+"""(request, count at least 1) -> at most so many tokens that may follow its last one."""
+
+
+def no_drafts(_request: str, _count: int) -> tuple[int, ...]:
+    """Every pass writes one token a request."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +43,9 @@ class Written:
     drawn: Drawn
     finish: FinishReason | None
     """Why the answer ends with it, if it does."""
+
+    guessed: bool = False
+    """Whether the request's draft had it."""
 
 
 class Scheduler:
@@ -81,37 +94,48 @@ class Scheduler:
         return request is not None
 
     def finish(self, request_id: str, reason: FinishReason) -> None:
-        """End a request for what its text shows: a stop string."""
-        self._end(self._requests[request_id], reason)
+        """End a request for what its text shows, a stop string; nothing where it has ended."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._end(request, reason)
 
-    def schedule(self) -> PassPlan:
+    def schedule(self, drafts: Drafts = no_drafts) -> PassPlan:
         """The next pass; an empty one where there is nothing to do."""
         assert self._in_flight is None, "the pass before has not been applied"
         self._admit()
-        self._in_flight = [
-            (request, _decode_span(request))
-            for request in self._running
-            if request.state is RequestState.DECODING
-        ]
-        budget = self._pass_tokens - len(self._in_flight)
-        for request in self._running:
-            if request.state is RequestState.READING and budget > 0:
+        decoding = [request for request in self._running if request.state is RequestState.DECODING]
+        reading = [request for request in self._running if request.state is RequestState.READING]
+        budget = self._pass_tokens - len(decoding)
+        for_drafts = budget // 2 if reading else budget
+        self._in_flight = []
+        for request in decoding:
+            span = _decode_span(request, drafts, for_drafts)
+            for_drafts -= len(span.draft)
+            budget -= len(span.draft)
+            self._in_flight.append((request, span))
+        for request in reading:
+            if budget > 0:
                 span = _prompt_span(request, budget)
                 budget -= len(span.tokens)
                 self._in_flight.append((request, span))
         return PassPlan(spans=tuple(span for _, span in self._in_flight))
 
     def apply(self, result: PassResult) -> list[Written]:
-        """Take the result of the pass planned last; one event for each token of a request still here."""
+        """Take the result of the pass planned last; one event for each token of a request still here.
+
+        What was drawn behind the token that ends a request is dropped.
+        """
         assert self._in_flight is not None, "no pass has been planned"
-        drawn = {token.request: token for token in result.drawn}
+        drawn: dict[str, list[Drawn]] = {}
+        for token in result.drawn:
+            drawn.setdefault(token.request, []).append(token)
         events: list[Written] = []
         for request, span in self._in_flight:
             if request.state is RequestState.ENDED:
                 continue
             request.computed = span.start + len(span.tokens)
             if span.draws:
-                events.append(self._write(request, drawn[request.id]))
+                events += self._write(request, span, drawn[request.id])
         self._in_flight = None
         return events
 
@@ -147,14 +171,22 @@ class Scheduler:
             request.move_to(RequestState.READING)
             insort(self._running, request, key=_order)
 
-    def _write(self, request: Request, drawn: Drawn) -> Written:
-        request.answer.append(drawn.token)
-        reason = request.finish_reason()
-        if reason is not None:
-            self._end(request, reason)
-        elif request.state is RequestState.READING:
+    def _write(self, request: Request, span: Span, drawn: list[Drawn]) -> list[Written]:
+        assert len(drawn) <= 1 + len(span.draft), "more was drawn than was read"
+        # each token drawn follows a row that stays
+        request.computed -= 1 + len(span.draft) - len(drawn)
+        if request.state is RequestState.READING:
             request.move_to(RequestState.DECODING)
-        return Written(drawn=drawn, finish=reason)
+        events: list[Written] = []
+        for place, one in enumerate(drawn):
+            request.answer.append(one.token)
+            reason = request.finish_reason()
+            guessed = span.draft[place : place + 1] == (one.token,)
+            events.append(Written(drawn=one, finish=reason, guessed=guessed))
+            if reason is not None:
+                self._end(request, reason)
+                break
+        return events
 
     def _end(self, request: Request, reason: FinishReason | None) -> None:
         group = self._waiting if request.state is RequestState.WAITING else self._running
@@ -172,16 +204,21 @@ def _order(request: Request) -> tuple[str, int]:
     return request.order
 
 
-def _decode_span(request: Request) -> Span:
+def _decode_span(request: Request, drafts: Drafts, most: int) -> Span:
     assert request.slot is not None
+    # a pass with a draft may write one token more than the draft has
+    count = min(most, MAX_DRAFT_TOKENS, request.max_answer_tokens - len(request.answer) - 1)
+    draft = drafts(request.id, count) if count > 0 else ()
+    assert len(draft) <= count, "the draft is longer than was asked for"
     return Span(
         request=request.id,
         slot=request.slot,
         start=request.computed,
-        tokens=(request.answer[-1],),
+        tokens=(request.answer[-1], *draft),
         pages=request.pages,
         draws=True,
         fresh=False,
+        draft=draft,
     )
 
 

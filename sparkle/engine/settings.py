@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sparkle.engine.buckets import MAX_ROWS
+from sparkle.engine.plan import MAX_DRAFT_TOKENS
 from sparkle.errors import ConfigError
 from sparkle.model.shapes import bundled_checkpoint
 
@@ -38,6 +39,7 @@ class Sizes:
     """None until the memory plan says what is left."""
 
     max_context_tokens: int | None
+    draft_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.pass_tokens <= self.slots:
@@ -97,6 +99,12 @@ class EngineSettings:
     max_context_tokens: int | None = None
     """Longest prompt and answer together; None is the model's own limit. Never more than kv_tokens."""
 
+    draft_tokens: int = 0
+    """Tokens that are guessed of an answer and checked in one pass, at most 15; 0 drafts nothing.
+
+    Never changes an answer.
+    """
+
     threads: int | None = None
     """Threads that compute; None is one a core but for one that is left to the worker, at most four."""
 
@@ -111,6 +119,8 @@ class EngineSettings:
             self._require_between(name, MOST_TOKENS)
         for name in ("threads", "prompt_threads"):
             self._require_between(name, MOST_THREADS)
+        if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ConfigError(f"draft_tokens is {self.draft_tokens} but must be 0 to {MAX_DRAFT_TOKENS}")
 
     def _require_between(self, name: str, most: int) -> None:
         value = getattr(self, name)
@@ -133,6 +143,7 @@ class EngineSettings:
             page_tokens=self.page_tokens or 16,
             kv_tokens=self.kv_tokens or 32_768,
             max_context_tokens=self.max_context_tokens,
+            draft_tokens=self.draft_tokens,
         )
 
     def _gpu_sizes(self) -> Sizes:
@@ -146,6 +157,7 @@ class EngineSettings:
             page_tokens=self.page_tokens or 64,
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,
+            draft_tokens=self.draft_tokens,
         )
 
 

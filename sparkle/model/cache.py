@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sparkle.model.config import LayerType, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSlots:
+    """A copy of some slots: `states` and `columns` as `SequenceCache` has them, of `slots` alone."""
+
+    slots: list[int]
+    states: Tensor
+    columns: Tensor
 
 
 class SequenceCache:
@@ -44,6 +55,17 @@ class SequenceCache:
     def bytes(self) -> int:
         """Size of everything kept."""
         return sum(part.nbytes for part in (self.keys, self.values, self.states, self.columns))
+
+    def save(self, slots: Sequence[int]) -> SavedSlots:
+        """What these slots hold now, in memory of its own; pages are not kept: cells are written over."""
+        places = list(slots)
+        return SavedSlots(places, self.states[:, places], self.columns[:, places])
+
+    def restore(self, saved: SavedSlots, slots: Sequence[int]) -> None:
+        """Bring back what `saved` has of `slots`, which must be among them."""
+        own = [saved.slots.index(slot) for slot in slots]
+        self.states[:, list(slots)] = saved.states[:, own]
+        self.columns[:, list(slots)] = saved.columns[:, own]
 
     def zero_slot(self, slot: int) -> None:
         """Make `slot` the state of a sequence with no tokens; due before each new sequence on the slot."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from sparkle.errors import ConfigError
@@ -30,6 +32,21 @@ class WorkerMetrics:
         self.tokens = Counter(
             "sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"], registry=self.registry
         )
+        self.draft_passes = Counter(
+            "sparkle_draft_passes",
+            "Passes that checked a draft, by who made it",
+            ["proposer"],
+            registry=self.registry,
+        )
+        self.draft_tokens = Counter(
+            "sparkle_draft_tokens", "Tokens of these drafts", ["proposer"], registry=self.registry
+        )
+        self.draft_tokens_accepted = Counter(
+            "sparkle_draft_tokens_accepted",
+            "Of these, the ones in an answer; over the passes, and one more, it is what a pass keeps",
+            ["proposer"],
+            registry=self.registry,
+        )
         self.queue_s = Histogram(
             "sparkle_queue_seconds",
             "From storing in the queue to the lease",
@@ -52,6 +69,13 @@ class WorkerMetrics:
         self.job_s = Histogram(
             "sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S, registry=self.registry
         )
+
+    def answer_finished(self, drafts: Mapping[str, Sequence[int]]) -> None:
+        """Count one answer's drafts: by proposer its passes, drafted and accepted tokens."""
+        for proposer, (passes, drafted, accepted) in drafts.items():
+            self.draft_passes.labels(proposer).inc(passes)
+            self.draft_tokens.labels(proposer).inc(drafted)
+            self.draft_tokens_accepted.labels(proposer).inc(accepted)
 
     def job_ended(self, record: UsageRecord, first_token_s: float | None) -> None:
         """Count one ended job; `first_token_s` is None where there was no token."""

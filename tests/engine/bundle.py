@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from sparkle.drafting.combined import Combined
+from sparkle.drafting.proposer import Proposer
 from sparkle.engine.engine import Engine, EngineLimits, PassRunner
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame
 from sparkle.engine.runner import Model, Runner
@@ -90,7 +92,12 @@ class Answer:
         return self.end
 
 
-def bundle(model: Model, tokenizer: Tokenizer, settings: EngineSettings = SETTINGS) -> Bundle:
+def bundle(
+    model: Model,
+    tokenizer: Tokenizer,
+    settings: EngineSettings = SETTINGS,
+    proposer: Proposer | None = None,
+) -> Bundle:
     """An engine around `model`."""
     config = config_for(tokenizer)
     sizes = settings.sizes(Device.CPU)
@@ -109,13 +116,19 @@ def bundle(model: Model, tokenizer: Tokenizer, settings: EngineSettings = SETTIN
         num_slots=sizes.slots,
         max_pages=max_pages(config, sizes),
     )
-    built = engine_around(runner, config, tokenizer, sizes)
+    built = engine_around(runner, config, tokenizer, sizes, proposer)
     built.held = cache
     return built
 
 
-def engine_around(runner: PassRunner, config: ModelConfig, tokenizer: Tokenizer, sizes: Sizes) -> Bundle:
-    """An engine that runs its passes with `runner`."""
+def engine_around(
+    runner: PassRunner,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    sizes: Sizes,
+    proposer: Proposer | None = None,
+) -> Bundle:
+    """An engine that runs its passes with `runner`, with drafts by `proposer`."""
     scheduler = Scheduler(
         num_slots=sizes.slots,
         num_pages=sizes.num_pages,
@@ -126,8 +139,10 @@ def engine_around(runner: PassRunner, config: ModelConfig, tokenizer: Tokenizer,
         context_tokens=sizes.context_tokens(config.max_context_tokens),
         vocab_size=tokenizer.vocab_size,
         end_tokens=config.end_tokens,
+        draft_tokens=sizes.draft_tokens,
     )
-    return Bundle(Engine(scheduler, runner, tokenizer, limits), scheduler, tokenizer)
+    proposers = None if proposer is None else Combined({"test": proposer})
+    return Bundle(Engine(scheduler, runner, tokenizer, limits, proposers), scheduler, tokenizer)
 
 
 def max_pages(config: ModelConfig, sizes: Sizes) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
 
+from sparkle.drafting.proposer import Proposer
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.runner import Runner
 from sparkle.engine.sampler import Sampler
@@ -19,6 +20,7 @@ from sparkle.model.fp8_decoder import Fp8Decoder
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, Bundle, engine_around, max_pages
+from tests.engine.proposers import adversary, oracle
 from tests.model.driver import CPU
 from tests.model.fp8_driver import quantised
 from tests.model.tiny import Tiny
@@ -65,6 +67,7 @@ class Model:
         device: torch.device = CPU,
         *,
         prompt_rows: Sequence[int] = (),
+        proposer: Proposer | None = None,
     ) -> Bundle:
         """An engine around the FP8 decoder."""
         tiny = self.tiny
@@ -84,11 +87,17 @@ class Model:
             widths=widths,
             prompt_rows=prompt_rows,
         )
-        return engine_around(runner, tiny.config, self.tokenizer, of)
+        return engine_around(runner, tiny.config, self.tokenizer, of, proposer)
 
 
-def sizes(*, slots: int = 4, pass_tokens: int = 256, page_tokens: int = 16) -> Sizes:
-    settings = EngineSettings(slots=slots, pass_tokens=pass_tokens, page_tokens=page_tokens, kv_tokens=1024)
+def sizes(*, slots: int = 4, pass_tokens: int = 256, page_tokens: int = 16, draft_tokens: int = 0) -> Sizes:
+    settings = EngineSettings(
+        slots=slots,
+        pass_tokens=pass_tokens,
+        page_tokens=page_tokens,
+        kv_tokens=1024,
+        draft_tokens=draft_tokens,
+    )
     return settings.sizes(Device.CPU)
 
 
@@ -119,6 +128,15 @@ def test_the_answers_are_those_of_the_float32_engine(model: Model, of: Sizes, wi
 def test_prompts_read_in_pieces_give_the_same_answers(model: Model) -> None:
     built = model.fp8(sizes(), (1,), prompt_rows=(48, 256))
     assert [answer.tokens for answer in built.run(*jobs(model.tiny))] == model.answers
+
+
+@pytest.mark.parametrize("make", [adversary, oracle])
+def test_with_drafts_too(model: Model, make: Callable[[dict[str, list[int]], int], Proposer]) -> None:
+    asked = jobs(model.tiny)
+    answers = {job.id: answer for job, answer in zip(asked, model.answers, strict=True)}
+    proposer = make(answers, model.tokenizer.vocab_size)
+    built = model.fp8(sizes(pass_tokens=70, draft_tokens=7), (1, 8), proposer=proposer)
+    assert [answer.tokens for answer in built.run(*asked)] == model.answers
 
 
 def test_a_slot_serves_the_next_request_after_a_cancel(model: Model) -> None:

@@ -23,6 +23,7 @@ from sparkle.errors import ConfigError
             page_tokens=7,
             kv_tokens=700,
             max_context_tokens=50,
+            draft_tokens=15,
             threads=2,
             prompt_threads=4,
         ),
@@ -38,7 +39,8 @@ def test_settings_survive_the_command_line(settings: EngineSettings) -> None:
 
 def test_what_is_not_set_is_not_told() -> None:
     line = command_line(Path("m"), EngineSettings(slots=3))
-    assert line == ["--model", "m", "--device", "auto", "--slots", "3", "--prompt-threads", "2"]
+    always = ["--draft-tokens", "0", "--prompt-threads", "2"]
+    assert line == ["--model", "m", "--device", "auto", "--slots", "3", *always]
 
 
 def test_a_bad_value_is_named() -> None:

@@ -46,8 +46,7 @@ FRAMES: list[Frame] = [
         prompt_tokens=1,
         cached_tokens=0,
         completion_tokens=2,
-        drafted_tokens=0,
-        accepted_tokens=0,
+        drafts={"lookup": [2, 9, 5]},
     ),
     Failed(job="a", code=FailureCode.TOO_LONG, message="m", retryable=False),
 ]

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sparkle.engine.plan import Drawn, PassPlan, PassResult
+from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult
 from sparkle.engine.request import Request, RequestState
-from sparkle.engine.scheduler import Scheduler, Written
+from sparkle.engine.scheduler import Drafts, Scheduler, Written
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.priority import PriorityClass
@@ -104,10 +104,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended.add(name)
 
     @precondition(lambda self: self.plan is None)
-    @rule()
-    def schedule(self) -> None:
+    @rule(widths=st.lists(st.integers(0, 15), min_size=4, max_size=4))
+    def schedule(self, widths: list[int]) -> None:
         decoding = {n for n, one in self.requests.items() if one.state is RequestState.DECODING}
-        plan = self.planner.schedule()
+        asked: list[str] = []
+
+        def drafts(name: str, count: int) -> tuple[int, ...]:
+            assert 1 <= count <= MAX_DRAFT_TOKENS
+            one = self.requests[name]
+            assert len(one.answer) + count + 1 <= one.max_answer_tokens
+            asked.append(name)
+            return tuple(GO_ON + place for place in range(min(count, widths[len(asked) - 1])))
+
+        plan = self.planner.schedule(drafts)
+        assert len(set(asked)) == len(asked)
+        assert set(asked) <= decoding
         assert plan.num_tokens <= self.pass_tokens
         assert len({span.request for span in plan.spans}) == len(plan.spans)
         assert len({span.slot for span in plan.spans}) == len(plan.spans)
@@ -116,9 +127,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         # decodes never starve, and while anything is here a pass does something
         assert decoding <= {span.request for span in plan.spans}
         assert bool(plan.spans) == self.planner.has_work
+        reading = {n for n, one in self.requests.items() if one.state is RequestState.READING}
+        assert not reading or reading & {span.request for span in plan.spans}, "drafts starve prompts"
         for span in plan.spans:
             one = self.requests[span.request]
-            known = (*one.prompt, *one.answer)
+            known = (*one.prompt, *one.answer, *span.draft)
+            assert not span.draft or span.request in asked
             assert span.tokens
             assert span.start == len(self.read[span.request])
             assert span.fresh == (span.start == 0)
@@ -131,27 +145,33 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def apply(self, data: st.DataObject) -> None:
         assert self.plan is not None
-        tokens = {span.request: data.draw(st.sampled_from([STOP, GO_ON])) for span in self.plan.spans}
-        result = PassResult(
-            drawn=tuple(
-                Drawn(request=span.request, token=tokens[span.request])
-                for span in self.plan.spans
-                if span.draws
-            )
-        )
-        alive = {span.request for span in self.plan.spans if span.draws} - self.ended
+        drawn: list[Drawn] = []
+        expected: list[tuple[str, int, bool]] = []
+        before = {name: list(one.answer) for name, one in self.requests.items()}
         for span in self.plan.spans:
-            self.read[span.request].extend(span.tokens)
-        events = self.planner.apply(result)
-        assert [event.drawn.request for event in events] == [
-            span.request for span in self.plan.spans if span.request in alive
-        ]
+            agreed = data.draw(st.integers(0, len(span.draft)))
+            last = data.draw(st.sampled_from([STOP, GO_ON - 1]))
+            tokens = [*span.draft[:agreed], last] if span.draws else []
+            drawn += [Drawn(request=span.request, token=token) for token in tokens]
+            # rows of the draft that nothing was drawn behind are not read
+            stay = len(span.tokens) - len(span.draft) + agreed
+            self.read[span.request].extend(span.tokens[:stay])
+            if span.request not in self.ended:
+                expected += [(span.request, token, place < agreed) for place, token in enumerate(tokens)]
+        events = self.planner.apply(PassResult(drawn=tuple(drawn)))
+        assert [(one.drawn.request, one.drawn.token, one.guessed) for one in events] == expected
         for event in events:
             one = self.requests[event.drawn.request]
-            assert event.drawn.token == one.answer[-1]
-            assert event.finish == one.finish == one.finish_reason()
+            before[one.id].append(event.drawn.token)
+            assert event.finish == (one.finish if before[one.id] == one.answer else None)
             if event.finish is not None:
                 self.ended.add(one.id)
+        for name, answer in before.items():
+            one = self.requests[name]
+            assert one.answer == answer
+            if one.state is RequestState.DECODING:
+                assert one.computed == len(self.read[name]) == len(one.prompt) + len(answer) - 1
+                assert one.finish_reason() is None
         self.plan = None
 
     @invariant()
@@ -268,3 +288,78 @@ def test_an_empty_scheduler_plans_an_empty_pass() -> None:
     assert planner.schedule() == PassPlan(spans=())
     assert planner.apply(PassResult(drawn=())) == []
     assert not planner.has_work
+
+
+def always(*tokens: int) -> Drafts:
+    """The same draft for every request, as far as it may go."""
+    return lambda _, count: tokens[:count]
+
+
+def draw_drafted(plan: PassPlan, *tokens: int) -> PassResult:
+    """The same tokens for every request."""
+    return PassResult(
+        drawn=tuple(Drawn(request=span.request, token=t) for span in plan.spans for t in tokens)
+    )
+
+
+def drafting(*, max_answer_tokens: int = 20) -> Scheduler:
+    """One request whose prompt of four tokens is read, and whose first token is written."""
+    planner = scheduler(num_pages=30, pass_tokens=40)
+    planner.add(request("a", max_answer_tokens=max_answer_tokens))
+    run_pass(planner)
+    return planner
+
+
+def test_a_draft_is_read_behind_the_last_token_and_as_far_as_it_was_drawn_it_stays() -> None:
+    planner = drafting()
+    (span,) = planner.schedule(always(50, 51, 52)).spans
+    assert (span.start, span.tokens, span.draft, span.draws) == (4, (GO_ON, 50, 51, 52), (50, 51, 52), True)
+    events = planner.apply(PassResult(drawn=tuple(Drawn(request="a", token=t) for t in (50, 51, 77))))
+    assert [(one.drawn.token, one.guessed) for one in events] == [(50, True), (51, True), (77, False)]
+    # a pass with no draft goes on behind what stayed
+    (span,) = planner.schedule().spans
+    assert (span.start, span.tokens, span.draft) == (7, (77,), ())
+
+
+def test_a_stop_token_inside_a_draft_ends_the_answer_there() -> None:
+    planner = drafting()
+    events = planner.apply(draw_drafted(planner.schedule(always(50, STOP, 52)), 50, STOP, 52, 60))
+    assert [(one.drawn.token, one.finish) for one in events] == [(50, None), (STOP, FinishReason.STOP)]
+    planner.check_integrity()
+    assert not planner.has_work
+
+
+def test_a_draft_never_goes_beyond_the_answers_greatest_length() -> None:
+    planner = drafting(max_answer_tokens=4)
+    plan = planner.schedule(always(50, 51, 52, 53, 54))
+    # two guesses and one more token are all that may follow
+    assert plan.spans[0].draft == (50, 51)
+    events = planner.apply(draw_drafted(plan, 50, 51, 52))
+    assert [one.finish for one in events] == [None, None, FinishReason.LENGTH]
+    assert not planner.has_work
+
+
+def test_the_last_token_is_not_drafted_for() -> None:
+    planner = drafting(max_answer_tokens=2)
+    assert planner.schedule(always(50)).spans[0].draft == ()
+
+
+def test_drafts_leave_half_of_the_rest_to_prompts() -> None:
+    planner = scheduler(num_slots=3, num_pages=60, pass_tokens=13)
+    planner.add(request("a", max_answer_tokens=30))
+    planner.add(request("b", max_answer_tokens=30))
+    run_pass(planner)
+    plan = planner.schedule(always(*range(50, 58)))
+    # alone, they take all: 13 rows less the last token of each
+    assert [len(span.draft) for span in plan.spans] == [8, 3]
+    planner.apply(draw_drafted(plan, 70))
+    planner.add(request("c", prompt_tokens=30))
+    plan = planner.schedule(always(*range(50, 58)))
+    assert [(len(span.draft), len(span.tokens)) for span in plan.spans] == [(5, 6), (0, 1), (0, 6)]
+
+
+def test_finishing_a_request_that_a_later_token_of_its_pass_ended_is_nothing() -> None:
+    planner = drafting()
+    planner.apply(draw_drafted(planner.schedule(always(50)), STOP))
+    planner.finish("a", FinishReason.STOP)
+    planner.check_integrity()

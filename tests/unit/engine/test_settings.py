@@ -28,6 +28,8 @@ from sparkle.errors import ConfigError
             ({name: 10**30}, f"{name} is {10**30} but must be 1 to 1,000,000,000,000")
             for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens")
         ),
+        ({"draft_tokens": -1}, "draft_tokens is -1 but must be 0 to 15"),
+        ({"draft_tokens": 16}, "draft_tokens is 16 but must be 0 to 15"),
     ],
 )
 def test_a_bad_value_is_refused_with_both_numbers(values: dict[str, int], message: str) -> None:
@@ -59,10 +61,13 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (cpu.slots, cpu.pass_tokens, cpu.page_tokens, cpu.kv_tokens) == (8, 256, 16, 32_768)
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8256, 64, None)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8195
-    own = EngineSettings(slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50)
+    assert (cpu.draft_tokens, gpu.draft_tokens) == (0, 0)
+    own = EngineSettings(
+        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50, draft_tokens=15
+    )
     assert own.sizes(Device.CPU) == own.sizes(Device.CUDA)
     assert own.sizes(Device.CPU) == Sizes(
-        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50
+        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50, draft_tokens=15
     )
 
 

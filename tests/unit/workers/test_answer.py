@@ -38,8 +38,7 @@ def finished() -> Finished:
         prompt_tokens=5,
         cached_tokens=4,
         completion_tokens=3,
-        drafted_tokens=2,
-        accepted_tokens=1,
+        drafts={"lookup": [1, 1, 0], "mtp": [1, 1, 1]},
     )
 
 

@@ -1,0 +1,178 @@
+"""Drafts change how many tokens a pass writes and nothing else: the bundled model in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import torch
+
+from scripts.train_tiny.alerts import draw_alert, write_alert
+from sparkle.drafting.proposer import Proposer
+from sparkle.engine.runner import Runner
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.model.cache import SequenceCache
+from sparkle.model.decoder import Decoder
+from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.job import Job, Sampling
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.bundle import GREEDY, Answer, Bundle, engine_around, max_pages
+from tests.engine.proposers import adversary, liar, lookup, oracle
+from tests.model.driver import CPU
+from tests.model.tiny import Tiny
+
+PROMPTS = 200
+PROPOSERS: dict[str, Callable[[Mapping[str, Sequence[int]], int], Proposer]] = {
+    "adversary": adversary,
+    "liar": liar,
+    "oracle": oracle,
+    "lookup": lookup,
+}
+SAMPLED = Sampling(
+    temperature=1.0, top_p=0.95, top_k=50, repetition_penalty=1.1, frequency_penalty=0.2, logprobs=1
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The bundled model, and prompts of the kinds it knows."""
+
+    tiny: Tiny
+    tokenizer: Tokenizer
+
+    def engine(self, *, batch: int, width: int = 0, proposer: Proposer | None = None) -> Bundle:
+        config = self.tiny.config
+        of = EngineSettings(
+            slots=batch, pass_tokens=160, page_tokens=16, kv_tokens=2048, draft_tokens=width
+        ).sizes(Device.CPU)
+        cache = SequenceCache(
+            config,
+            num_pages=of.num_pages,
+            page_tokens=of.page_tokens,
+            num_slots=of.slots,
+            device=CPU,
+            dtype=torch.float32,
+        )
+        runner = Runner(
+            Decoder(config, self.tiny.weights),
+            cache,
+            Sampler(self.tokenizer.vocab_size),
+            num_slots=of.slots,
+            max_pages=max_pages(config, of),
+        )
+        return engine_around(runner, config, self.tokenizer, of, proposer)
+
+    def jobs(self, count: int, sampling: Sampling, *, short: int = 3, long: int = 18) -> list[Job]:
+        """Alerts that are cut off somewhere: the model goes on with them. Every eighth answer is long."""
+        found: list[Job] = []
+        for seed in range(count):
+            random = Random(seed)
+            text = write_alert(random, draw_alert(random))
+            prompt = self.tokenizer.encode(text)[: 8 + seed % 9]
+            one = sampling.model_copy(update={"seed": seed})
+            tokens = long if seed % 8 == 3 else short + seed % 3
+            found.append(Job(prompt_tokens=prompt, max_tokens=tokens, sampling=one))
+        return found
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model(Tiny.load(), Tokenizer.load(default_model()))
+
+
+class Plain:
+    """Jobs, and what the engine answers without drafts."""
+
+    def __init__(self, model: Model, jobs: Sequence[Job]) -> None:
+        self.model = model
+        self.jobs = jobs
+        self.answers = {
+            job.id: answer for job, answer in zip(jobs, model.engine(batch=8).run(*jobs), strict=True)
+        }
+
+    def check(self, name: str, *, width: int, batch: int, jobs: Sequence[Job]) -> list[Answer]:
+        """The same jobs with drafts: answers equal in all but when they were written."""
+        tokens = {job: answer.tokens for job, answer in self.answers.items()}
+        proposer = PROPOSERS[name](tokens, self.model.tokenizer.vocab_size)
+        answers = self.model.engine(batch=batch, width=width, proposer=proposer).run(*jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            expected = self.answers[job.id]
+            assert answer.tokens == expected.tokens
+            assert answer.texts == expected.texts
+            assert answer.finished.finish_reason == expected.finished.finish_reason
+            assert logprobs(answer) == [pytest.approx(one, abs=1e-3) for one in logprobs(expected)]
+        return answers
+
+
+def logprobs(answer: Answer) -> list[float]:
+    return [entry[0] for delta in answer.deltas for entry in delta.logprobs or []]
+
+
+@pytest.fixture(scope="module")
+def greedy(model: Model) -> Plain:
+    return Plain(model, model.jobs(PROMPTS, GREEDY))
+
+
+@pytest.fixture(scope="module")
+def sampled(model: Model) -> Plain:
+    return Plain(model, model.jobs(32, SAMPLED))
+
+
+def share_of(jobs: Sequence[Job], name: str) -> Sequence[Job]:
+    size = len(jobs) // len(PROPOSERS)
+    start = size * list(PROPOSERS).index(name)
+    return jobs[start : start + size]
+
+
+def spread(jobs: Sequence[Job], name: str) -> list[tuple[int, int, Sequence[Job]]]:
+    """Widths from 1 to 15 and batches from 1 to 8, so many jobs each that every job is asked once."""
+    start, found = 0, list[tuple[int, int, Sequence[Job]]]()
+    case = 3 * list(PROPOSERS).index(name)
+    while start < len(jobs):
+        width, batch = 1 + case * 4 % 15, 1 + case * 5 % 8
+        found.append((width, batch, jobs[start : start + batch]))
+        start, case = start + batch, case + 1
+    return found
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_greedy_answers_to_200_prompts_are_those_without_drafts(greedy: Plain, name: str) -> None:
+    """Each proposer answers a quarter of the prompts: all widths and batches are among them."""
+    share = share_of(greedy.jobs, name)
+    for width, batch, jobs in spread(share, name):
+        check_counts(name, greedy.check(name, width=width, batch=batch, jobs=jobs))
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_sampled_answers_are_those_without_drafts(sampled: Plain, name: str) -> None:
+    share = share_of(sampled.jobs, name)
+    for width, batch, jobs in spread(share, name):
+        check_counts(name, sampled.check(name, width=width, batch=batch, jobs=jobs))
+
+
+def check_counts(name: str, answers: Sequence[Answer]) -> None:
+    for answer in answers:
+        drafted, accepted = answer.finished.drafted_tokens, answer.finished.accepted_tokens
+        assert accepted <= min(drafted, len(answer.tokens))
+        # the first token comes with the prompt, and the last one allowed is not drafted for
+        if name in ("liar", "oracle") and len(answer.tokens) > 2:
+            assert drafted > 0
+        if name == "liar":
+            assert accepted == 0
+        # an answer that ends by itself ends inside its draft
+        if name == "oracle" and answer.finished.finish_reason is FinishReason.LENGTH:
+            assert accepted == drafted
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", range(1, 9))
+def test_every_proposer_at_every_width_and_batch(model: Model, sampling: Sampling, batch: int) -> None:
+    plain = Plain(model, model.jobs(PROMPTS, sampling, short=20, long=60))
+    for name in PROPOSERS:
+        for width in range(1, 16):
+            check_counts(name, plain.check(name, width=width, batch=batch, jobs=plain.jobs))
