@@ -91,10 +91,10 @@ class Usage(Part):
     """Tokens of the answer, thinking and end token included."""
 
     drafted_tokens: Count = 0
-    """Tokens proposed by the draft model."""
+    """Tokens guessed and checked."""
 
     accepted_tokens: Count = 0
-    """Of these, accepted."""
+    """Of these, the ones in the answer."""
 
     queue_s: Seconds
     """From storing in the queue to the lease."""
