@@ -32,7 +32,7 @@ class Loaded:
     cache: Fp8Cache
     max_tokens: int
     weight_bytes: int
-    """Everything but the embedding, of which a pass reads a few rows."""
+    """What a pass reads: not the embedding, of which it takes a few rows, nor the draft head."""
 
     @classmethod
     def load(cls, *, slots: int, max_tokens: int) -> Loaded:
@@ -53,7 +53,7 @@ class Loaded:
             decoder=Fp8Decoder(config, weights),
             cache=cache,
             max_tokens=max_tokens,
-            weight_bytes=tensor_bytes(weights) - weights.embedding.nbytes,
+            weight_bytes=tensor_bytes((weights.layers, weights.norm, weights.lm_head)),
         )
 
     def page_tables(self, sequences: int) -> Tensor:
