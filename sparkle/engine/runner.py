@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import PassPlan, PassResult, Span
-from sparkle.engine.rows import wanted_rows
+from sparkle.engine.rows import rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.model.cache import SequenceCache
 from sparkle.model.decoder import PassBatch
@@ -69,20 +68,18 @@ class Runner:
         return result
 
     def _batch(self, spans: Sequence[Span]) -> PassBatch:
-        starts = [0, *accumulate(len(span.tokens) for span in spans)]
-        ends = [span.start + len(span.tokens) for span in spans]
-        places = [place for span, end in zip(spans, ends, strict=True) for place in range(span.start, end)]
-        slots = torch.tensor([span.slot for span in spans])
+        rows = rows_of(spans, page_tokens=self._cache.page_tokens)
+        slots = torch.tensor(rows.slots)
         # no wider than the longest sequence of this pass
-        width = -(-max(ends) // self._cache.page_tokens)
+        width = -(-(max(rows.positions) + 1) // self._cache.page_tokens)
         return PassBatch(
-            token_ids=torch.tensor([token for span in spans for token in span.tokens]),
-            positions=torch.tensor(places).repeat(3, 1),
-            span_starts=torch.tensor(starts),
+            token_ids=torch.tensor(rows.token_ids),
+            positions=torch.tensor(rows.positions).repeat(3, 1),
+            span_starts=torch.tensor(rows.span_starts),
             slots=slots,
-            contexts=torch.tensor([span.start for span in spans]),
+            contexts=torch.tensor(rows.contexts),
             page_tables=self._page_tables[slots, :width],
-            logit_rows=torch.tensor(wanted_rows(spans, starts), dtype=torch.int64),
+            logit_rows=torch.tensor(wanted_rows(spans, rows.span_starts), dtype=torch.int64),
         )
 
 
