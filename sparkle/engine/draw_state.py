@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.transfer import to_device
+from sparkle.engine.uniform import uniform
 from sparkle.schemas.job import Sampling
 
 CPU = torch.device("cpu")
@@ -87,6 +88,10 @@ class DrawState:
         )
         self.seen = SeenTokens(sampling, prompt, vocab_size, device) if penalised else None
         self.greedy = sampling.temperature == 0.0
+
+    def chance(self, ahead: int = 0) -> float:
+        """The uniform number of the place that is drawn for, or of one `ahead` of it."""
+        return uniform(self.seed, self.position + ahead)
 
     def accept(self, token: int) -> None:
         """The token drawn for this position; the next one is for the position after it."""

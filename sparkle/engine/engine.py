@@ -16,7 +16,7 @@ from sparkle.engine.answer_frames import AnswerFrames
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import Accepted, Failed, Frame
-from sparkle.engine.plan import PassPlan, PassResult
+from sparkle.engine.plan import TO_GUESS, PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
 from sparkle.errors import FailureCode
@@ -48,8 +48,15 @@ class EngineLimits:
 class PassRunner(Protocol):
     """What runs passes: `runner.Runner` in float32 on the CPU, `gpu_runner.GpuRunner` in FP8 on a GPU."""
 
-    device: torch.device
-    """Where the logits are."""
+    @property
+    def device(self) -> torch.device:
+        """Where the logits are."""
+        ...
+
+    @property
+    def draft_model(self) -> str | None:
+        """What guesses during a pass, as metrics call it; None where nothing does."""
+        ...
 
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
@@ -116,6 +123,9 @@ class Engine:
         """One pass, and what came of it."""
         plan = self._scheduler.schedule(self._draft)
         result = self._runner.run(plan, self._states)
+        for job_id, guessed in result.guessed.items():
+            assert self._runner.draft_model is not None, "nobody guesses"
+            self._answers[job_id].drafted(self._runner.draft_model, len(guessed))
         frames: list[Frame] = []
         for job_id in result.broken:
             self.cancel(job_id)
@@ -128,11 +138,13 @@ class Engine:
         return frames
 
     def _draft(self, job_id: str, count: int) -> tuple[int, ...]:
+        """A copy where there is one; elsewhere the draft model guesses, if there is any."""
         most = min(count, self._limits.draft_tokens)
         tokens = self._proposers.propose(job_id, most) if most else ()
         if tokens:
             self._answers[job_id].drafted(self._proposers.source(job_id), len(tokens))
-        return tokens
+            return tokens
+        return () if self._runner.draft_model is None else (TO_GUESS,) * most
 
     def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})

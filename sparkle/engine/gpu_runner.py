@@ -57,6 +57,7 @@ class GpuRunner:
         """
         assert 1 in widths, "every answer's next token must fit a graph"
         self.device = cache.keys.device
+        self.draft_model: str | None = None
         self._model = model
         self._cache = cache
         self._sampler = sampler

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 MAX_DRAFT_TOKENS = 15
 """Of one request in one pass: with its last token they fill the delta rule's window."""
+
+TO_GUESS = -1
+"""Stands in a draft for a token that the runner's draft model guesses during the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,21 @@ class Span:
 
     draft: tuple[int, ...] = ()
     """Guesses of what follows the request's last token, at most MAX_DRAFT_TOKENS: `tokens` is that one and
-    these, and draws is true. What the model does not draw itself is taken back."""
+    these, and draws is true. What the model does not draw itself is taken back. All are tokens, or all are
+    TO_GUESS."""
+
+    following: int | None = None
+    """The token behind the last of `tokens`, where it is known: that of a prompt which is read on later."""
+
+    @property
+    def guesses(self) -> int:
+        """Tokens that the draft model is to guess during the pass."""
+        return self.draft.count(TO_GUESS)
+
+    def with_draft(self, draft: tuple[int, ...]) -> Span:
+        """The same with other guesses behind its last known token."""
+        known = self.tokens[: len(self.tokens) - len(self.draft)]
+        return replace(self, tokens=(*known, *draft), draft=draft)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +89,14 @@ class PassResult:
 
     broken: tuple[str, ...] = ()
     """Requests whose logits are not finite: no token can be drawn."""
+
+    guessed: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of each request whose draft was TO_GUESS: the tokens that the draft model guessed."""
+
+    @property
+    def by_request(self) -> dict[str, list[Drawn]]:
+        """The tokens drawn of each request, in order; a request of which none was drawn is not there."""
+        found: dict[str, list[Drawn]] = {}
+        for one in self.drawn:
+            found.setdefault(one.request, []).append(one)
+        return found

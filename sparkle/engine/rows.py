@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -50,6 +50,28 @@ def wanted_rows(spans: Sequence[Span], span_starts: Sequence[int]) -> list[int]:
         for span, end in zip(spans, span_starts[1:], strict=True)
         if span.draws
         for row in range(end - 1 - len(span.draft), end)
+    ]
+
+
+def following_rows(spans: Sequence[Span], drawn: Mapping[str, Sequence[int]]) -> list[int]:
+    """Of each row the token behind it: the request's own, or of `drawn`, by request; -1 for none."""
+    found: list[int] = []
+    for span in spans:
+        known = len(span.tokens) - len(span.draft)
+        found += span.tokens[1:known]
+        if span.draws:
+            tokens = drawn.get(span.request, ())
+            found += [*tokens, *[-1] * (1 + len(span.draft) - len(tokens))]
+        else:
+            found.append(-1 if span.following is None else span.following)
+    return found
+
+
+def kept_rows(spans: Sequence[Span], drawn: Mapping[str, Sequence[int]]) -> list[int]:
+    """Of each span how many rows stay: of those that `drawn`, by request, follow, and of the others all."""
+    return [
+        len(span.tokens) - (1 + len(span.draft) - len(drawn.get(span.request, ())) if span.draws else 0)
+        for span in spans
     ]
 
 

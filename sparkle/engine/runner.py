@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from sparkle.drafting.helper import Helper
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import PassPlan, PassResult, Span
-from sparkle.engine.rows import rows_of, wanted_rows
+from sparkle.engine.rows import following_rows, kept_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.model.cache import SequenceCache
 from sparkle.model.decoder import PassBatch
+from sparkle.model.dflash_selector import Draws
 
 
 class Model(Protocol):
@@ -23,6 +25,14 @@ class Model(Protocol):
 
     def forward(self, batch: PassBatch, cache: SequenceCache) -> Tensor:
         """Logits float32 [R, padded vocab] of the wanted rows; the cache is moved on in place."""
+        ...
+
+
+class DraftModel(Helper[PassBatch], Protocol):
+    """What the runner needs of a draft model beside the decoder."""
+
+    def forward(self, batch: PassBatch, cache: SequenceCache) -> tuple[Tensor, Tensor]:
+        """The decoder's logits, as Model.forward, and the outputs for `follow`."""
         ...
 
 
@@ -34,38 +44,85 @@ class Runner:
     """
 
     def __init__(
-        self, model: Model, cache: SequenceCache, sampler: Sampler, *, num_slots: int, max_pages: int
+        self,
+        model: Model,
+        cache: SequenceCache,
+        sampler: Sampler,
+        *,
+        num_slots: int,
+        max_pages: int,
+        helper: DraftModel | None = None,
     ) -> None:
-        """`max_pages`: the most pages that one request holds."""
+        """`max_pages`: the most pages that one request holds; `helper` fills in drafts of TO_GUESS."""
         self.device = torch.device("cpu")
+        self.draft_model = None if helper is None else helper.name
         self._model = model
+        self._helper = helper
         self._cache = cache
         self._sampler = sampler
         # one row a slot, written once a request: a pass then only picks rows
         self._page_tables = torch.full((num_slots, max_pages), -1, dtype=torch.int32)
 
+    @torch.inference_mode()
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
         for span in plan.spans:
             if span.fresh:
-                self._cache.zero_slot(span.slot)
-                self._cache.zero_pages(span.pages)
-                row = self._page_tables[span.slot]
-                row.fill_(-1)
-                row[: len(span.pages)] = torch.tensor(span.pages, dtype=torch.int32)
-        drafted = [span for span in plan.spans if span.draft]
-        drawing = [span for span in plan.spans if span.draws]
-        with torch.inference_mode():
-            saved = self._cache.save([span.slot for span in drafted])
-            logits = self._model.forward(self._batch(plan.spans), self._cache)
-            result = self._sampler.draw(
-                logits, [states[span.request] for span in drawing], [span.draft for span in drawing]
+                self._clear(span)
+        guessed = dict(self._guess([span for span in plan.spans if span.guesses], states))
+        spans = [
+            span.with_draft(guessed[span.request]) if span.request in guessed else span for span in plan.spans
+        ]
+        drawing = [span for span in spans if span.draws]
+        drafted = [span for span in spans if span.draft]
+        saved = self._cache.save([span.slot for span in drafted])
+        batch = self._batch(spans)
+        logits, outputs = self._forward(batch)
+        result = self._sampler.draw(
+            logits, [states[span.request] for span in drawing], [span.draft for span in drawing]
+        )
+        drawn = {request: [one.token for one in tokens] for request, tokens in result.by_request.items()}
+        again = _rows_that_stay(drafted, drawn)
+        if again:
+            self._cache.restore(saved, [span.slot for span in again])
+            self._model.forward(self._batch(again), self._cache)
+        if self._helper is not None and outputs is not None:
+            self._helper.follow(
+                batch,
+                outputs,
+                torch.tensor(following_rows(spans, drawn)).clamp(min=0),
+                contexts=batch.contexts,
+                kept=torch.tensor(kept_rows(spans, drawn)),
             )
-            again = _rows_that_stay(drafted, result)
-            if again:
-                self._cache.restore(saved, [span.slot for span in again])
-                self._model.forward(self._batch(again), self._cache)
-        return result
+        return dataclasses.replace(result, guessed=guessed)
+
+    def _clear(self, span: Span) -> None:
+        self._cache.zero_slot(span.slot)
+        self._cache.zero_pages(span.pages)
+        if self._helper is not None:
+            for part in self._helper.slot_state(span.slot):
+                part.zero_()
+        row = self._page_tables[span.slot]
+        row.fill_(-1)
+        row[: len(span.pages)] = torch.tensor(span.pages, dtype=torch.int32)
+
+    def _guess(
+        self, spans: Sequence[Span], states: Mapping[str, DrawState]
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The helper's drafts by request, those of one width at once: a chain must not leave its pages."""
+        for count, group in groupby(sorted(spans, key=_guesses), key=_guesses):
+            assert self._helper is not None, "the runner has no draft model"
+            alike = list(group)
+            draws = _draws([states[span.request] for span in alike], count)
+            tokens = self._helper.propose(self._batch(alike), count=count, draws=draws)
+            # padding of the vocabulary is never drawn, and no place of a penalty's counts
+            for span, row in zip(alike, tokens.clamp(max=self._sampler.vocab_size - 1), strict=True):
+                yield span.request, tuple(int(token) for token in row)
+
+    def _forward(self, batch: PassBatch) -> tuple[Tensor, Tensor | None]:
+        if self._helper is None:
+            return self._model.forward(batch, self._cache), None
+        return self._helper.forward(batch, self._cache)
 
     def _batch(self, spans: Sequence[Span]) -> PassBatch:
         rows = rows_of(spans, page_tokens=self._cache.page_tokens)
@@ -83,11 +140,23 @@ class Runner:
         )
 
 
-def _rows_that_stay(drafted: Sequence[Span], result: PassResult) -> list[Span]:
+def _guesses(span: Span) -> int:
+    return span.guesses
+
+
+def _draws(states: Sequence[DrawState], count: int) -> Draws:
+    return Draws(
+        temperatures=torch.tensor([state.sampling.temperature for state in states], dtype=torch.float64),
+        chances=torch.tensor(
+            [[state.chance(ahead) for ahead in range(count)] for state in states], dtype=torch.float64
+        ),
+    )
+
+
+def _rows_that_stay(drafted: Sequence[Span], drawn: Mapping[str, Sequence[int]]) -> list[Span]:
     """Of spans whose drafts were cut short, the rows to read again; a broken one has none."""
-    counts = Counter(drawn.request for drawn in result.drawn)
     return [
         dataclasses.replace(span, tokens=span.tokens[:count], draws=False, draft=())
         for span in drafted
-        if 0 < (count := counts[span.request]) < len(span.tokens)
+        if 0 < (count := len(drawn.get(span.request, ()))) < len(span.tokens)
     ]

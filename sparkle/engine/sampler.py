@@ -21,7 +21,6 @@ from torch import Tensor
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import Drawn, PassResult
 from sparkle.engine.transfer import to_device
-from sparkle.engine.uniform import uniform
 from sparkle.kernels import ops
 
 NARROW = 64
@@ -42,14 +41,14 @@ class _Row:
     @property
     def chance(self) -> float:
         """The uniform number of the place that is drawn for."""
-        return uniform(self.state.seed, self.state.position + self.ahead)
+        return self.state.chance(self.ahead)
 
 
 class Sampler:
     """Draws for a model with `vocab_size` tokens; logits beyond them are padding that is never drawn."""
 
     def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
 
     def draw(
         self, logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Sequence[int]] | None = None
@@ -69,7 +68,7 @@ class Sampler:
             for state, draft in zip(states, drafts, strict=True)
             for ahead in range(1 + len(draft))
         ]
-        logits = logits[:, : self._vocab_size]
+        logits = logits[:, : self.vocab_size]
         # one bad number makes the row's sum bad
         finite = logits.sum(dim=1).isfinite()
         chosen = _choose(_penalised(logits, states, drafts), rows)

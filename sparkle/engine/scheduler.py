@@ -28,7 +28,7 @@ from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
 
 Drafts = Callable[[str, int], tuple[int, ...]]
-"""(request, count at least 1) -> at most so many tokens that may follow its last one."""
+"""(request, count at least 1) -> at most so many tokens that may follow its last one, or so many TO_GUESS."""
 
 
 def no_drafts(_request: str, _count: int) -> tuple[int, ...]:
@@ -126,16 +126,15 @@ class Scheduler:
         What was drawn behind the token that ends a request is dropped.
         """
         assert self._in_flight is not None, "no pass has been planned"
-        drawn: dict[str, list[Drawn]] = {}
-        for token in result.drawn:
-            drawn.setdefault(token.request, []).append(token)
+        drawn = result.by_request
         events: list[Written] = []
         for request, span in self._in_flight:
             if request.state is RequestState.ENDED:
                 continue
             request.computed = span.start + len(span.tokens)
             if span.draws:
-                events += self._write(request, span, drawn[request.id])
+                draft = result.guessed.get(request.id, span.draft)
+                events += self._write(request, draft, drawn[request.id])
         self._in_flight = None
         return events
 
@@ -171,17 +170,17 @@ class Scheduler:
             request.move_to(RequestState.READING)
             insort(self._running, request, key=_order)
 
-    def _write(self, request: Request, span: Span, drawn: list[Drawn]) -> list[Written]:
-        assert len(drawn) <= 1 + len(span.draft), "more was drawn than was read"
+    def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
+        assert len(drawn) <= 1 + len(draft), "more was drawn than was read"
         # each token drawn follows a row that stays
-        request.computed -= 1 + len(span.draft) - len(drawn)
+        request.computed -= 1 + len(draft) - len(drawn)
         if request.state is RequestState.READING:
             request.move_to(RequestState.DECODING)
         events: list[Written] = []
         for place, one in enumerate(drawn):
             request.answer.append(one.token)
             reason = request.finish_reason()
-            guessed = span.draft[place : place + 1] == (one.token,)
+            guessed = draft[place : place + 1] == (one.token,)
             events.append(Written(drawn=one, finish=reason, guessed=guessed))
             if reason is not None:
                 self._end(request, reason)
@@ -224,7 +223,8 @@ def _decode_span(request: Request, drafts: Drafts, most: int) -> Span:
 
 def _prompt_span(request: Request, budget: int) -> Span:
     assert request.slot is not None
-    tokens = request.prompt[request.computed : request.computed + budget]
+    stop = request.computed + budget
+    tokens = request.prompt[request.computed : stop]
     return Span(
         request=request.id,
         slot=request.slot,
@@ -233,4 +233,5 @@ def _prompt_span(request: Request, budget: int) -> Span:
         pages=request.pages,
         draws=request.computed + len(tokens) == len(request.prompt),
         fresh=request.computed == 0,
+        following=request.prompt[stop] if stop < len(request.prompt) else None,
     )

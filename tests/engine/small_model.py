@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparkle.model.config import LayerType, ModelConfig
 from sparkle.model.decoder import Decoder
-from sparkle.model.weights import AttentionWeights, DecoderWeights, DeltaNetWeights, LayerWeights
+from sparkle.model.weights import AttentionWeights, DecoderWeights, DeltaNetWeights, LayerWeights, MtpWeights
 from sparkle.text.tokenizer import Tokenizer
 
 CONTEXT_TOKENS = 256
@@ -73,6 +73,18 @@ def small_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         layers=tuple(_layer(config, kind, random) for kind in config.layer_types),
         norm=random.vector(config.hidden_size),
         lm_head=random.matrix(config.vocab_size, config.hidden_size, 3.0),
+        mtp=_mtp(config, random) if config.has_mtp else None,
+    )
+
+
+def _mtp(config: ModelConfig, random: _Random) -> MtpWeights:
+    hidden = config.hidden_size
+    return MtpWeights(
+        embedding_norm=random.vector(hidden),
+        hidden_norm=random.vector(hidden),
+        joined=random.matrix(hidden, 2 * hidden),
+        layer=_layer(config, LayerType.FULL, random),
+        norm=random.vector(hidden),
     )
 
 

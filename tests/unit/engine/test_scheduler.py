@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult
+from sparkle.engine.plan import MAX_DRAFT_TOKENS, TO_GUESS, Drawn, PassPlan, PassResult
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.scheduler import Drafts, Scheduler, Written
 from sparkle.errors import EngineError
@@ -53,6 +53,10 @@ def run_pass(planner: Scheduler, token: int = GO_ON) -> tuple[dict[str, tuple[in
     events = planner.apply(draw(plan, token))
     planner.check_integrity()
     return {span.request: span.tokens for span in plan.spans}, events
+
+
+def guess(width: int) -> tuple[int, ...]:
+    return tuple(GO_ON + place for place in range(width))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -104,8 +108,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended.add(name)
 
     @precondition(lambda self: self.plan is None)
-    @rule(widths=st.lists(st.integers(0, 15), min_size=4, max_size=4))
-    def schedule(self, widths: list[int]) -> None:
+    @rule(
+        widths=st.lists(st.integers(0, 15), min_size=4, max_size=4),
+        guessing=st.lists(st.booleans(), min_size=4, max_size=4),
+    )
+    def schedule(self, widths: list[int], guessing: list[bool]) -> None:
         decoding = {n for n, one in self.requests.items() if one.state is RequestState.DECODING}
         asked: list[str] = []
 
@@ -114,7 +121,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             one = self.requests[name]
             assert len(one.answer) + count + 1 <= one.max_answer_tokens
             asked.append(name)
-            return tuple(GO_ON + place for place in range(min(count, widths[len(asked) - 1])))
+            width = min(count, widths[len(asked) - 1])
+            return (TO_GUESS,) * width if guessing[len(asked) - 1] else guess(width)
 
         plan = self.planner.schedule(drafts)
         assert len(set(asked)) == len(asked)
@@ -139,6 +147,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert span.tokens == known[span.start : span.start + len(span.tokens)]
             assert span.draws == (span.start + len(span.tokens) == len(known))
             assert len(span.pages) * self.page_tokens >= span.start + len(span.tokens)
+            assert span.guesses in (0, len(span.draft))
+            rest = one.prompt[span.start + len(span.tokens) :]
+            assert span.following == (rest[0] if rest else None)
         self.plan = plan
 
     @precondition(lambda self: self.plan is not None)
@@ -148,7 +159,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         drawn: list[Drawn] = []
         expected: list[tuple[str, int, bool]] = []
         before = {name: list(one.answer) for name, one in self.requests.items()}
-        for span in self.plan.spans:
+        guessed = {span.request: guess(span.guesses) for span in self.plan.spans if span.guesses}
+        for planned in self.plan.spans:
+            span = planned.with_draft(guessed.get(planned.request, planned.draft))
             agreed = data.draw(st.integers(0, len(span.draft)))
             last = data.draw(st.sampled_from([STOP, GO_ON - 1]))
             tokens = [*span.draft[:agreed], last] if span.draws else []
@@ -158,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.read[span.request].extend(span.tokens[:stay])
             if span.request not in self.ended:
                 expected += [(span.request, token, place < agreed) for place, token in enumerate(tokens)]
-        events = self.planner.apply(PassResult(drawn=tuple(drawn)))
+        events = self.planner.apply(PassResult(drawn=tuple(drawn), guessed=guessed))
         assert [(one.drawn.request, one.drawn.token, one.guessed) for one in events] == expected
         for event in events:
             one = self.requests[event.drawn.request]
