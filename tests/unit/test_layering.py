@@ -31,9 +31,12 @@ ALLOWED: dict[str, set[str]] = {
 NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "config", "cli", "__init__")
 TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
-    *("buckets", "rows", "memory_plan", "arguments", "draft_count"),
+    *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
 )
-TORCHLESS_DRAFTING = ("proposer", "lookup", "combined")
+TORCHLESS_DRAFTING = (
+    *("proposer", "lookup", "forced", "combined", "draft"),
+    *("acceptance", "budget", "width"),
+)
 
 
 def modules() -> list[str]:
