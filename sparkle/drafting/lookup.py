@@ -34,19 +34,19 @@ class PromptLookup:
         for token in tokens:
             sequence.append(token)
 
-    def propose(self, request: str, count: int) -> tuple[int, ...]:
+    def propose(self, request: str, count: int, behind: Sequence[int] = ()) -> tuple[int, ...]:
         """What followed where the longest run of the last tokens stood before, the latest of equal ones.
 
         Runs have SHORTEST to LONGEST tokens. A copy that comes to the sequence's end goes on with what it
         has copied, as in Lempel-Ziv coding: a repetition is proposed on and on.
         """
         sequence = self._sequences[request]
-        start = sequence.followed()
-        if start is None:
-            return ()
-        tokens = sequence.tokens
-        period = len(tokens) - start
-        return tuple(tokens[start + place % period] for place in range(count))
+        for token in behind:
+            sequence.append(token)
+        copied = sequence.continued(count)
+        for _ in behind:
+            sequence.pop()
+        return copied
 
     def end(self, request: str) -> None:
         """Forget the request, which is here."""
@@ -72,7 +72,24 @@ class _Sequence:
             self._latest[run] = place
         self._before.append(before)
 
-    def followed(self) -> int | None:
+    def pop(self) -> None:
+        """The last token was not appended."""
+        run, before = tuple(self.tokens[-SHORTEST:]), self._before.pop()
+        self.tokens.pop()
+        if before:
+            self._latest[run] = before
+        else:
+            self._latest.pop(run, None)
+
+    def continued(self, count: int) -> tuple[int, ...]:
+        """A copy of `count` tokens, or none."""
+        start = self._followed()
+        if start is None:
+            return ()
+        period = len(self.tokens) - start
+        return tuple(self.tokens[start + place % period] for place in range(count))
+
+    def _followed(self) -> int | None:
         """The place behind the earlier run that the last tokens repeat."""
         best, longest = None, 0
         place = self._before[-1]

@@ -20,8 +20,11 @@ class Proposer(Protocol):
         """More tokens of the request's answer, as they were written."""
         ...
 
-    def propose(self, request: str, count: int) -> tuple[int, ...]:
-        """At most `count` tokens, one after another, that may follow; () for none. `count` is at least 1."""
+    def propose(self, request: str, count: int, behind: Sequence[int] = ()) -> tuple[int, ...]:
+        """At most `count` tokens, one after another, that may follow; () for none. `count` is at least 1.
+
+        `behind`: guesses that are taken to follow the request's tokens; the proposal goes on behind them.
+        """
         ...
 
     def end(self, request: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sparkle.engine.draft_count import DraftCount
@@ -35,9 +35,9 @@ class AnswerFrames:
         """Whether the text holds a stop string: the answer ends with the token added last."""
         return self._text.stopped
 
-    def drafted(self, source: str, tokens: int) -> None:
-        """The next pass checks a draft of so many tokens, made by `source`."""
-        self._drafts.checked(source, tokens)
+    def drafted(self, sources: Sequence[str]) -> None:
+        """The tokens added next come of a pass with a draft; `sources`: of each of it who guessed it."""
+        self._drafts.checked(sources)
 
     def add(self, drawn: Drawn, *, guessed: bool = False) -> Delta:
         """The next token and the text that became final with it. A stop token adds no text.

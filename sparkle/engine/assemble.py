@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,18 @@ from typing import Protocol
 
 import torch
 
+from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
 from sparkle.drafting.lookup import PromptLookup
+from sparkle.drafting.width import WidthControl
+from sparkle.engine.buckets import MAX_ROWS, buckets_for, widths_for
 from sparkle.engine.device import choose_device, find_gpu
+from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.engine import Engine, EngineLimits, PassRunner
 from sparkle.engine.loaded_cpu import LoadedCpu
 from sparkle.engine.loaded_gpu import LoadedGpu
 from sparkle.engine.memory_plan import MemoryPlan
+from sparkle.engine.pass_costs import PassCosts
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.scheduler import Scheduler
 from sparkle.engine.settings import Device, EngineSettings, Sizes
@@ -100,17 +106,29 @@ def assemble(directory: Path, settings: EngineSettings) -> Assembly:
         context_tokens=context_tokens,
         vocab_size=tokenizer.vocab_size,
         end_tokens=config.end_tokens,
-        draft_tokens=sizes.draft_tokens,
     )
-    proposers = Combined({"lookup": PromptLookup()})
     return Assembly(
-        engine=Engine(scheduler, runner, tokenizer, limits, proposers),
+        engine=Engine(scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter),
         prompts=prompts,
         model=config.name,
         sizes=sizes,
         context_tokens=context_tokens,
         plan=loaded.plan,
         phases_s=watch.laps,
+    )
+
+
+def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
+    """Copies and the runner's draft model, as wide as pays; none where the settings say none."""
+    most = sizes.draft_tokens
+    acceptance = Acceptance(most)
+    buckets = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most))
+    return DraftChoice(
+        Combined({"lookup": PromptLookup()} if most else {}),
+        WidthControl(PassCosts(buckets, runner.pass_ms), acceptance),
+        acceptance,
+        draft_tokens=most,
+        draft_model=runner.draft_model,
     )
 
 

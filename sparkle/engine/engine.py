@@ -1,22 +1,23 @@
-"""The step loop's body: jobs in, passes, frames out. Knows no process, no clock and no queue."""
+"""The step loop's body: jobs in, passes, frames out. Knows no process, no queue; its clock is given to it."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
 import torch
 
-from sparkle.drafting.combined import Combined
 from sparkle.engine.answer_frames import AnswerFrames
+from sparkle.engine.buckets import Bucket
+from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import Accepted, Failed, Frame
-from sparkle.engine.plan import TO_GUESS, PassPlan, PassResult
+from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
 from sparkle.errors import FailureCode
@@ -41,9 +42,6 @@ class EngineLimits:
     end_tokens: tuple[int, ...]
     """The model's own tokens that end an answer."""
 
-    draft_tokens: int = 0
-    """Tokens that are guessed of one answer in a pass, at most."""
-
 
 class PassRunner(Protocol):
     """What runs passes: `runner.Runner` in float32 on the CPU, `gpu_runner.GpuRunner` in FP8 on a GPU."""
@@ -58,13 +56,18 @@ class PassRunner(Protocol):
         """What guesses during a pass, as metrics call it; None where nothing does."""
         ...
 
+    @property
+    def pass_ms(self) -> Mapping[Bucket, float]:
+        """What a pass of each bucket took when the graphs were made; empty where that was not measured."""
+        ...
+
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
         ...
 
 
 class Engine:
-    """Owns the scheduler, the runner, the proposers and the text of every answer. Not for several threads."""
+    """Owns the scheduler, the runner, the drafts and the text of every answer. Not for several threads."""
 
     def __init__(
         self,
@@ -72,14 +75,16 @@ class Engine:
         runner: PassRunner,
         tokenizer: Tokenizer,
         limits: EngineLimits,
-        proposers: Combined | None = None,
+        drafts: DraftChoice,
+        clock: Callable[[], float],
     ) -> None:
-        """`proposers`: what drafts, where `limits` allows drafts; None for none."""
+        """`clock`: seconds from anywhere, to time passes by."""
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits
-        self._proposers = proposers if proposers is not None and limits.draft_tokens else Combined({})
+        self._drafts = drafts
+        self._clock = clock
         self._rates = ServiceRates()
         self._answers: dict[str, AnswerFrames] = {}
         self._states: dict[str, DrawState] = {}
@@ -121,11 +126,12 @@ class Engine:
 
     def step(self) -> list[Frame]:
         """One pass, and what came of it."""
-        plan = self._scheduler.schedule(self._draft)
+        plan = self._scheduler.schedule(self._drafts.choose)
+        started_s = self._clock()
         result = self._runner.run(plan, self._states)
-        for job_id, guessed in result.guessed.items():
-            assert self._runner.draft_model is not None, "nobody guesses"
-            self._answers[job_id].drafted(self._runner.draft_model, len(guessed))
+        took_ms = 1000 * (self._clock() - started_s)
+        for job_id, sources in self._drafts.sources(plan).items():
+            self._answers[job_id].drafted(sources)
         frames: list[Frame] = []
         for job_id in result.broken:
             self.cancel(job_id)
@@ -133,18 +139,11 @@ class Engine:
             reason = "the model's output is not finite"
             # another worker's hardware may do better; deliveries are counted
             frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason, retryable=True))
-        for job_id, written in groupby(self._scheduler.apply(result), lambda one: one.drawn.request):
-            frames += self._answer(job_id, list(written))
+        written = self._scheduler.apply(result)
+        self._drafts.passed(plan, written, took_ms)
+        for job_id, of_one in groupby(written, lambda one: one.drawn.request):
+            frames += self._answer(job_id, list(of_one))
         return frames
-
-    def _draft(self, job_id: str, count: int) -> tuple[int, ...]:
-        """A copy where there is one; elsewhere the draft model guesses, if there is any."""
-        most = min(count, self._limits.draft_tokens)
-        tokens = self._proposers.propose(job_id, most) if most else ()
-        if tokens:
-            self._answers[job_id].drafted(self._proposers.source(job_id), len(tokens))
-            return tokens
-        return () if self._runner.draft_model is None else (TO_GUESS,) * most
 
     def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
@@ -163,7 +162,7 @@ class Engine:
         self._states[job.id] = DrawState(
             job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size, self._runner.device
         )
-        self._proposers.start(job.id, prompt)
+        self._drafts.start(job.id, prompt)
 
     def _answer(self, job_id: str, written: Sequence[Written]) -> list[Frame]:
         """What came of one request in one pass."""
@@ -174,7 +173,7 @@ class Engine:
                 if job_id not in self._answers:
                     # what follows a stop string is no part of the answer
                     return frames
-            self._proposers.add(job_id, [one.drawn.token for one in written])
+            self._drafts.add(job_id, [one.drawn.token for one in written])
         # one job's text must not end the others' answers; what it was is told without its content
         except Exception as error:  # noqa: BLE001
             log.error(
@@ -201,7 +200,7 @@ class Engine:
 
     def _forget(self, job_id: str) -> None:
         if self._answers.pop(job_id, None) is not None:
-            self._proposers.end(job_id)
+            self._drafts.end(job_id)
         self._states.pop(job_id, None)
 
 

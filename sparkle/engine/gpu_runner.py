@@ -5,6 +5,7 @@ Knows no jobs and no text. On a CPU it does the same without graphs.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -76,6 +77,11 @@ class GpuRunner:
             PromptPass(model, cache, rows, max_pages, pool=pool, warm=place > 0)
             for place, rows in enumerate(sorted(prompt_rows, reverse=True))
         ]
+        self.pass_ms: Mapping[Bucket, float] = {}
+
+    def time_passes(self) -> None:
+        """Fill in `pass_ms`. Due before the first pass: slots and pages are written, as by any request."""
+        self.pass_ms = {bucket: self._timed_ms(bucket) for bucket in self._buckets}
 
     def keep(self, slot: int, tokens: int) -> None:
         """Of the slot's last span only the first `tokens` stay; due before its next span, which follows."""
@@ -108,6 +114,39 @@ class GpuRunner:
             if span.draft:
                 self.keep(span.slot, counts[span.request])
         return _in_order(plan, result)
+
+    @torch.inference_mode()
+    def _timed_ms(self, bucket: Bucket) -> float:
+        """A pass of full drafts behind no context: what drafts add is about the same behind any."""
+        spans = [self._trial_span(slot, bucket.width) for slot in range(bucket.sequences)]
+        for span in spans:
+            self._clear(span)
+        self._verify(spans)
+        # the second one finds drafts in the windows and the code in the caches, as any later one
+        self._wait()
+        started_s = time.perf_counter()
+        self._verify(spans)
+        self._wait()
+        return 1000 * (time.perf_counter() - started_s)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _trial_span(self, slot: int, width: int) -> Span:
+        num_pages, page_tokens = self._cache.keys.shape[1:3]
+        pages = -(-width // page_tokens)
+        return Span(
+            request="",
+            slot=slot,
+            start=0,
+            tokens=(0,) * width,
+            # where there are too few some are written twice
+            pages=tuple((slot * pages + place) % num_pages for place in range(pages)),
+            draws=True,
+            fresh=True,
+            draft=(0,) * (width - 1),
+        )
 
     def _clear(self, span: Span) -> None:
         self._cache.zero_slot(span.slot)

@@ -68,16 +68,21 @@ class LoadedGpu:
         self._decoder = Fp8Decoder(config, weights)
 
     def runner(self, sampler: Sampler, *, max_pages: int) -> GpuRunner:
-        """What runs passes, its graphs captured; `max_pages`: the most that one request holds."""
-        return GpuRunner(
+        """What runs passes, its graphs captured and timed; `max_pages`: the most that one request holds."""
+        widths = widths_for(self.sizes.draft_tokens)
+        runner = GpuRunner(
             self._decoder,
             self.cache,
             sampler,
             num_slots=self.sizes.slots,
             max_pages=max_pages,
-            widths=widths_for(self.sizes.draft_tokens),
+            widths=widths,
             prompt_rows=PROMPT_ROWS,
         )
+        if len(widths) > 1:
+            # with one there is nothing to choose
+            runner.time_passes()
+        return runner
 
 
 def needs_of(config: ModelConfig, sizes: Sizes) -> Needs:

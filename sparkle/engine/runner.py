@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparkle.drafting.helper import Helper
+from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.plan import PassPlan, PassResult, Span
 from sparkle.engine.rows import following_rows, kept_rows, rows_of, wanted_rows
@@ -56,6 +57,8 @@ class Runner:
         """`max_pages`: the most pages that one request holds; `helper` fills in drafts of TO_GUESS."""
         self.device = torch.device("cpu")
         self.draft_model = None if helper is None else helper.name
+        # a pass is slow here: measuring each shape of one would keep the start waiting
+        self.pass_ms: Mapping[Bucket, float] = {}
         self._model = model
         self._helper = helper
         self._cache = cache

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sparkle.engine.pages import PagePool
@@ -27,13 +27,14 @@ from sparkle.engine.slots import SlotPool
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
 
-Drafts = Callable[[str, int], tuple[int, ...]]
-"""(request, count at least 1) -> at most so many tokens that may follow its last one, or so many TO_GUESS."""
+Drafts = Callable[[Mapping[str, int]], Mapping[str, tuple[int, ...]]]
+"""(of each request that decodes the tokens that its draft may have, maybe none) -> drafts for the next pass:
+tokens that may follow a request's last one, or TO_GUESS."""
 
 
-def no_drafts(_request: str, _count: int) -> tuple[int, ...]:
+def no_drafts(_rooms: Mapping[str, int]) -> Mapping[str, tuple[int, ...]]:
     """Every pass writes one token a request."""
-    return ()
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,11 @@ class Scheduler:
         budget = self._pass_tokens - len(decoding)
         for_drafts = budget // 2 if reading else budget
         self._in_flight = []
+        rooms = {request.id: _draft_room(request, for_drafts) for request in decoding}
+        chosen = drafts(rooms)
+        assert all(len(draft) <= rooms[name] for name, draft in chosen.items()), "a draft is too long"
         for request in decoding:
-            span = _decode_span(request, drafts, for_drafts)
+            span = _decode_span(request, chosen.get(request.id, ())[:for_drafts])
             for_drafts -= len(span.draft)
             budget -= len(span.draft)
             self._in_flight.append((request, span))
@@ -203,12 +207,13 @@ def _order(request: Request) -> tuple[str, int]:
     return request.order
 
 
-def _decode_span(request: Request, drafts: Drafts, most: int) -> Span:
-    assert request.slot is not None
+def _draft_room(request: Request, most: int) -> int:
     # a pass with a draft may write one token more than the draft has
-    count = min(most, MAX_DRAFT_TOKENS, request.max_answer_tokens - len(request.answer) - 1)
-    draft = drafts(request.id, count) if count > 0 else ()
-    assert len(draft) <= count, "the draft is longer than was asked for"
+    return min(most, MAX_DRAFT_TOKENS, request.max_answer_tokens - len(request.answer) - 1)
+
+
+def _decode_span(request: Request, draft: tuple[int, ...]) -> Span:
+    assert request.slot is not None
     return Span(
         request=request.id,
         slot=request.slot,

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
 from sparkle.drafting.proposer import Proposer
+from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.engine import Engine, EngineLimits, PassRunner
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame
 from sparkle.engine.runner import Model, Runner
@@ -20,6 +22,7 @@ from sparkle.model.config import ModelConfig
 from sparkle.schemas.answer import Channel
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
+from tests.engine.proposers import Widest
 from tests.engine.small_model import config_for
 
 GREEDY = Sampling(temperature=0.0)
@@ -128,7 +131,7 @@ def engine_around(
     sizes: Sizes,
     proposer: Proposer | None = None,
 ) -> Bundle:
-    """An engine that runs its passes with `runner`, with drafts by `proposer`."""
+    """An engine that runs its passes with `runner`, with drafts by `proposer` as long as they are."""
     scheduler = Scheduler(
         num_slots=sizes.slots,
         num_pages=sizes.num_pages,
@@ -139,10 +142,16 @@ def engine_around(
         context_tokens=sizes.context_tokens(config.max_context_tokens),
         vocab_size=tokenizer.vocab_size,
         end_tokens=config.end_tokens,
-        draft_tokens=sizes.draft_tokens,
     )
-    proposers = None if proposer is None else Combined({"test": proposer})
-    return Bundle(Engine(scheduler, runner, tokenizer, limits, proposers), scheduler, tokenizer)
+    drafts = DraftChoice(
+        Combined({} if proposer is None else {"test": proposer}),
+        Widest(),
+        Acceptance(sizes.draft_tokens),
+        draft_tokens=sizes.draft_tokens,
+        draft_model=runner.draft_model,
+    )
+    engine = Engine(scheduler, runner, tokenizer, limits, drafts, clock=lambda: 0.0)
+    return Bundle(engine, scheduler, tokenizer)
 
 
 def max_pages(config: ModelConfig, sizes: Sizes) -> int:

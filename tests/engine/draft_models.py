@@ -11,6 +11,7 @@ import torch
 
 from sparkle.drafting.dflash_helper import FloatDFlashHelper
 from sparkle.drafting.mtp_helper import FloatMtpHelper
+from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.engine import PassRunner
 from sparkle.engine.plan import PassPlan, PassResult
@@ -58,6 +59,10 @@ class Recording:
     @property
     def draft_model(self) -> str | None:
         return self.runner.draft_model
+
+    @property
+    def pass_ms(self) -> Mapping[Bucket, float]:
+        return self.runner.pass_ms
 
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         settings = {

@@ -32,7 +32,8 @@ class Knowing:
     def add(self, request: str, tokens: Sequence[int]) -> None:
         self._written[request] += tokens
 
-    def propose(self, request: str, count: int) -> tuple[int, ...]:
+    def propose(self, request: str, count: int, behind: Sequence[int] = ()) -> tuple[int, ...]:
+        assert not behind, "it is asked alone"
         written, answer = self._written[request], list(self._answers[request])
         assert written == answer[: len(written)], "the proposer is told another answer"
         random = Random(len(written) * 31 + len(answer))
@@ -61,6 +62,18 @@ def liar(answers: Mapping[str, Sequence[int]], vocab_size: int) -> Knowing:
 def adversary(answers: Mapping[str, Sequence[int]], vocab_size: int) -> Knowing:
     """Right and wrong guesses mixed, drafts of any length, and passes with none."""
     return Knowing(answers, lambda random: random.random() < 0.75, vocab_size=vocab_size, ragged=True)
+
+
+class Widest:
+    """Widths that let every draft be as long as it is."""
+
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
+        assert 1 <= len(offers) <= sequences
+        return 1 + max(map(len, offers.values()))
+
+    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+        assert kept_tokens <= sequences * width
+        assert took_ms is None or took_ms == 0
 
 
 def lookup(_answers: Mapping[str, Sequence[int]], _vocab_size: int) -> PromptLookup:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkle.engine.buckets import Bucket
 from sparkle.engine.loaded_gpu import LoadedGpu, needs_of
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, default_model
@@ -90,10 +91,13 @@ def test_the_phases_are_timed_one_after_another() -> None:
     assert all(seconds >= 0.0 for seconds in watch.laps.values())
 
 
-def test_it_answers_as_the_float32_model_does() -> None:
+def test_it_answers_as_the_float32_model_does_also_after_its_passes_were_timed() -> None:
     config, tokenizer, tiny = read_config(default_model()), Tokenizer.load(default_model()), Tiny.load()
-    made = loaded(default_model())
+    timed = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=5)
+    made = loaded(default_model(), timed)
     runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
+    assert set(runner.pass_ms) == {Bucket(count, width) for count in (1, 2) for width in (1, 4, 8)}
+    assert all(took_ms > 0 for took_ms in runner.pass_ms.values())
     prompt = tiny.prompts[CLEAR[0]]
     job = Job(prompt_tokens=prompt, max_tokens=8, sampling=GREEDY)
     (answer,) = engine_around(runner, config, tokenizer, made.sizes).run(job)

@@ -45,6 +45,21 @@ def test_it_finds_what_a_search_finds(prompt: list[int], answer: list[int], coun
         assert lookup.propose("a", count) == searched(prompt + answer[: start + step], count)
 
 
+@settings(max_examples=200, deadline=None)
+@given(tokens=TOKENS, behind=TOKENS, count=st.integers(1, 15))
+def test_behind_guesses_it_goes_on_as_if_they_were_written(
+    tokens: list[int], behind: list[int], count: int
+) -> None:
+    lookup = PromptLookup()
+    lookup.start("a", tokens)
+    before = lookup.propose("a", count)
+    assert lookup.propose("a", count, behind[:15]) == searched(tokens + behind[:15], count)
+    # and they leave no trace
+    assert lookup.propose("a", count) == before
+    lookup.add("a", behind)
+    assert lookup.propose("a", count) == searched(tokens + behind, count)
+
+
 def propose(tokens: Sequence[int], count: int = 4) -> tuple[int, ...]:
     lookup = PromptLookup()
     lookup.start("a", tokens)

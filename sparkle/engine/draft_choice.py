@@ -1,0 +1,121 @@
+"""Chooses the drafts of a pass, and learns from what of them was kept. Knows no torch, no model, no text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from sparkle.drafting.acceptance import Acceptance
+from sparkle.drafting.combined import Combined
+from sparkle.drafting.draft import Draft
+from sparkle.engine.plan import TO_GUESS, PassPlan
+from sparkle.engine.scheduler import Written
+
+COPY_ANYWAY = 32
+"""Of so many copies that are expected to keep less than the draft model's guesses one is checked even so."""
+
+
+class Widths(Protocol):
+    """Chooses how wide a pass is: `drafting.width.WidthControl`."""
+
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
+        """Rows of a sequence at most, with its last token; `offers`: of each draft who guessed each token."""
+        ...
+
+    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+        """What came of the pass, and what it took where it read no prompts."""
+        ...
+
+
+class DraftChoice:
+    """Gives each pass its drafts: forced tokens and copies, or places for the draft model's guesses."""
+
+    def __init__(
+        self,
+        proposers: Combined,
+        widths: Widths,
+        acceptance: Acceptance,
+        *,
+        draft_tokens: int,
+        draft_model: str | None = None,
+    ) -> None:
+        """`draft_tokens`: of one request in a pass at most; `draft_model`: its name, where one guesses."""
+        self._proposers = proposers
+        self._widths = widths
+        self._acceptance = acceptance
+        self._draft_tokens = draft_tokens
+        self._draft_model = draft_model
+        self._passed_over: Counter[str] = Counter()
+        # of the last plan
+        self._decoding: Collection[str] = ()
+        self._chosen: dict[str, Draft] = {}
+
+    def start(self, request: str, prompt: Sequence[int]) -> None:
+        """A request that is not here yet, with its prompt's tokens."""
+        self._proposers.start(request, prompt)
+
+    def add(self, request: str, tokens: Sequence[int]) -> None:
+        """More tokens of the request's answer, as they were written."""
+        self._proposers.add(request, tokens)
+
+    def end(self, request: str) -> None:
+        """Forget the request, which is here."""
+        self._proposers.end(request)
+        self._acceptance.end(request)
+        self._passed_over.pop(request, None)
+
+    def choose(self, rooms: Mapping[str, int]) -> Mapping[str, tuple[int, ...]]:
+        """A `scheduler.Drafts`."""
+        self._decoding = rooms.keys()
+        offers = {
+            request: self._offer(request, min(room, self._draft_tokens)) for request, room in rooms.items()
+        }
+        sources = {request: offer.sources for request, offer in offers.items() if offer}
+        width = self._widths.choose(len(rooms), sources) if sources else 1
+        self._chosen = {request: offers[request].first(width - 1) for request in sources}
+        return {request: draft.tokens for request, draft in self._chosen.items()}
+
+    def sources(self, plan: PassPlan) -> dict[str, tuple[str, ...]]:
+        """Of each request with a draft in the last plan, this one, who guessed each token of it."""
+        return {
+            span.request: self._chosen[span.request].sources[: len(span.draft)]
+            for span in plan.spans
+            if span.draft
+        }
+
+    def passed(self, plan: PassPlan, written: Sequence[Written], took_ms: float) -> None:
+        """The pass of the last plan wrote this and took so long; due before `end` of what ended with it."""
+        kept = Counter(one.drawn.request for one in written)
+        right = Counter(one.drawn.request for one in written if one.guessed)
+        for request, sources in self.sources(plan).items():
+            # each token written was compared with a guess, but for the one that came on top
+            if kept[request]:
+                tried = min(kept[request], len(sources))
+                self._acceptance.checked(request, sources, right[request], tried=tried)
+        decoding = [span for span in plan.spans if span.request in self._decoding]
+        if decoding:
+            self._widths.passed(
+                len(decoding),
+                max(len(span.tokens) for span in decoding),
+                kept_tokens=sum(kept[span.request] for span in decoding),
+                took_ms=took_ms if len(decoding) == len(plan.spans) else None,
+            )
+
+    def _offer(self, request: str, room: int) -> Draft:
+        """Forced tokens and a copy where there are any, elsewhere the draft model's guesses.
+
+        Where both could be, the one of which more is expected to be kept.
+        """
+        copy = self._proposers.propose(request, room) if room else Draft()
+        if self._draft_model is None:
+            return copy
+        guess = Draft((TO_GUESS,) * room, (self._draft_model,) * room)
+        if not copy or self._kept(request, copy) >= self._kept(request, guess):
+            return copy or guess
+        self._passed_over[request] += 1
+        return guess if self._passed_over[request] % COPY_ANYWAY else copy
+
+    def _kept(self, request: str, draft: Draft) -> float:
+        """Tokens of it that are expected to be kept."""
+        return sum(self._acceptance.chances(request, draft.sources))
