@@ -16,6 +16,7 @@ from sparkle.kernels.gdn_arguments import require_gdn
 from sparkle.kernels.gdn_memory import TAPS, GdnGates, GdnMemory
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.softplus import softplus
+from sparkle.kernels.times_sigmoid import times_sigmoid
 
 BLOCK_CHANNELS, PIECE_ROWS = 512, 64
 WARPS = 4
@@ -142,6 +143,16 @@ def input_row(
 
 
 @jit()
+def four_rows(p_x: Pointer, count: Block, stride: Block, inside: Block) -> tuple[Block, Block, Block, Block]:
+    """The rows from p_x on, 0 behind the first `count`."""
+    b_first = tl.load(p_x, mask=inside & (count > 0), other=0.0)
+    b_second = tl.load(p_x + stride, mask=inside & (count > 1), other=0.0)
+    b_third = tl.load(p_x + 2 * stride, mask=inside & (count > 2), other=0.0)
+    b_fourth = tl.load(p_x + 3 * stride, mask=inside & (count > 3), other=0.0)
+    return b_first, b_second, b_third, b_fourth
+
+
+@jit()
 def convolved(
     b_x0: Block, b_x1: Block, b_x2: Block, b_x3: Block, b_w0: Block, b_w1: Block, b_w2: Block, b_w3: Block
 ) -> Block:
@@ -149,7 +160,7 @@ def convolved(
     b_sum = b_w0 * b_x0.to(tl.float32) + b_w1 * b_x1.to(tl.float32)
     b_sum += b_w2 * b_x2.to(tl.float32)
     b_sum += b_w3 * b_x3.to(tl.float32)
-    return (b_sum * tl.sigmoid(b_sum)).to(b_x3.dtype)
+    return times_sigmoid(b_sum, b_sum).to(b_x3.dtype)
 
 
 @jit()
@@ -257,12 +268,12 @@ def gdn_prompt_inputs_kernel(
         b_w2 = tap_weights(p_conv, o_channel, 2, CHANNELS, TAPS)
         b_w3 = tap_weights(p_conv, o_channel, 3, CHANNELS, TAPS)
         p_x, p_y = p_qkv + first * stride_qkv + o_channel, p_mixed + first * CHANNELS + o_channel
-        # four rows at a time: no load moves in front of a store, so what shall be under way stands together
+        # no load moves in front of a store: what shall be under way while four rows are computed, the next
+        # four, is asked for before
+        b_x3, b_x4, b_x5, b_x6 = four_rows(p_x, rows, stride_qkv, inside)
         for i_row in range(0, rows, 4):
-            b_x3 = tl.load(p_x, mask=inside, other=0.0)
-            b_x4 = tl.load(p_x + stride_qkv, mask=inside & (i_row + 1 < rows), other=0.0)
-            b_x5 = tl.load(p_x + 2 * stride_qkv, mask=inside & (i_row + 2 < rows), other=0.0)
-            b_x6 = tl.load(p_x + 3 * stride_qkv, mask=inside & (i_row + 3 < rows), other=0.0)
+            p_x += 4 * stride_qkv
+            b_x7, b_x8, b_x9, b_x10 = four_rows(p_x, rows - i_row - 4, stride_qkv, inside)
             b_y = convolved(b_x0, b_x1, b_x2, b_x3, b_w0, b_w1, b_w2, b_w3)
             tl.store(p_y, b_y, mask=inside)
             b_y = convolved(b_x1, b_x2, b_x3, b_x4, b_w0, b_w1, b_w2, b_w3)
@@ -271,6 +282,5 @@ def gdn_prompt_inputs_kernel(
             tl.store(p_y + 2 * CHANNELS, b_y, mask=inside & (i_row + 2 < rows))
             b_y = convolved(b_x3, b_x4, b_x5, b_x6, b_w0, b_w1, b_w2, b_w3)
             tl.store(p_y + 3 * CHANNELS, b_y, mask=inside & (i_row + 3 < rows))
-            b_x0, b_x1, b_x2 = b_x4, b_x5, b_x6
-            p_x += 4 * stride_qkv
+            b_x0, b_x1, b_x2, b_x3, b_x4, b_x5, b_x6 = b_x4, b_x5, b_x6, b_x7, b_x8, b_x9, b_x10
             p_y += 4 * CHANNELS

@@ -16,7 +16,7 @@ from sparkle.kernels.checks import (
     require_one_device,
     require_shape,
 )
-from sparkle.kernels.jit import Pointer, constexpr, jit, tl
+from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 from sparkle.kernels.launch_order import start_next_then_wait
 from sparkle.kernels.quantise import (
     GROUP,
@@ -26,11 +26,12 @@ from sparkle.kernels.quantise import (
     quantise_rows_reference,
     require_groups,
 )
+from sparkle.kernels.times_sigmoid import times_sigmoid
 
 FEW_ROWS = 128
 FEW_ROWS_WARPS = 32  # with few programs the time is that of one, whose every load then is one of a thread
-NORM_WARPS = 8  # with many programs more than one finds a place on a multiprocessor
-GATED_HEADS_PER_PROGRAM = 8
+TILE_GROUPS, TILE_WARPS = 8, 4  # with many it is that of all instructions: a tile is one load of a thread
+FEW_ROWS_HEADS, MANY_ROWS_HEADS = 8, 16  # of a program of the gated norm, likewise
 
 
 def add_rms_norm_quantise(
@@ -136,7 +137,8 @@ def gated_rms_norm_quantise_triton(
     rows, heads, _ = x.shape
     out = empty_rows(rows, heads * GROUP, x.device)
     if rows:
-        gated_rms_norm_kernel[rows, -(-heads // GATED_HEADS_PER_PROGRAM)](
+        heads_per_program = FEW_ROWS_HEADS if rows <= FEW_ROWS else MANY_ROWS_HEADS
+        gated_rms_norm_kernel[rows, -(-heads // heads_per_program)](
             x,
             gate,
             weight,
@@ -146,7 +148,7 @@ def gated_rms_norm_quantise_triton(
             heads,
             gate.stride(0),
             eps,
-            HEADS=GATED_HEADS_PER_PROGRAM,
+            HEADS=heads_per_program,
             PDL=pdl,
             num_warps=4,
             launch_pdl=pdl,
@@ -190,6 +192,8 @@ def _launch_norm(
     pdl: bool,
 ) -> None:
     rows, columns = residual.shape
+    groups, few = columns // GROUP, rows <= FEW_ROWS
+    tile = 1 << (groups - 1).bit_length() if few else TILE_GROUPS
     if rows:
         add_rms_norm_kernel[(rows,)](
             residual,
@@ -202,11 +206,12 @@ def _launch_norm(
             rows,
             eps,
             COLUMNS=columns,
-            GROUPS=1 << (-(-columns // GROUP) - 1).bit_length(),
+            GROUPS=tile,
+            TILES=-(-groups // tile),
             PARTS=0 if addend is None else addend.shape[0],
             ROUND=normed is not None,
             PDL=pdl,
-            num_warps=FEW_ROWS_WARPS if rows <= FEW_ROWS else NORM_WARPS,
+            num_warps=FEW_ROWS_WARPS if few else TILE_WARPS,
             launch_pdl=pdl,
         )
 
@@ -223,7 +228,8 @@ def add_rms_norm_kernel(
     rows: int,
     eps: float,
     COLUMNS: constexpr,
-    GROUPS: constexpr,  # columns / 128, up to a power of two
+    GROUPS: constexpr,  # of a tile, a power of two
+    TILES: constexpr,
     PARTS: constexpr,
     ROUND: constexpr,
     PDL: constexpr,
@@ -231,27 +237,41 @@ def add_rms_norm_kernel(
     i_row = tl.program_id(0).to(tl.int64)
     o_group = tl.arange(0, GROUPS)
     o_column = o_group[:, None] * 128 + tl.arange(0, 128)[None, :]  # [GROUPS, 128]
-    inside = o_column < COLUMNS
     # the weight is nobody's output: it may be read before the kernel in front has ended
-    b_weight = tl.load(p_weight + o_column, mask=inside, other=0.0).to(tl.float32)
+    b_weight = tl.load(p_weight + o_column, mask=o_column < COLUMNS, other=0.0)
     if PDL:
         start_next_then_wait()
-    b_h = tl.load(p_residual + i_row * COLUMNS + o_column, mask=inside, other=0.0).to(tl.float32)
-    if PARTS > 0:
-        b_sum = tl.zeros((GROUPS, 128), tl.float32)
-        for i_part in tl.static_range(PARTS):
-            p_part = p_addend + (i_part * rows + i_row) * COLUMNS
-            b_sum += tl.load(p_part + o_column, mask=inside, other=0.0).to(tl.float32)
-        b_rounded = (b_h + b_sum).to(tl.bfloat16)
-        tl.store(p_total + i_row * COLUMNS + o_column, b_rounded, mask=inside)
-        b_h = b_rounded.to(tl.float32)
-    mean = tl.sum(tl.sum(b_h * b_h, axis=1), axis=0) / COLUMNS
-    b_y = b_h * tl.rsqrt(mean + eps) * (1.0 + b_weight)
-    if ROUND:
-        tl.store(p_normed + i_row * COLUMNS + o_column, b_y.to(tl.bfloat16), mask=inside)
-    b_values, b_scales = quantise_groups(b_y)
-    tl.store(p_values + i_row * COLUMNS + o_column, b_values, mask=inside)
-    tl.store(p_scales + o_group * rows + i_row, b_scales, mask=o_group * 128 < COLUMNS)
+    # a kernel knows no lists and no starred tuples
+    tiles: Block = ()
+    b_squares = tl.zeros((GROUPS, 128), tl.float32)
+    for i_tile in tl.static_range(TILES):
+        o_tile = i_tile * GROUPS * 128 + o_column
+        o_x, inside = i_row * COLUMNS + o_tile, o_tile < COLUMNS
+        b_h = tl.load(p_residual + o_x, mask=inside, other=0.0).to(tl.float32)
+        if PARTS > 0:
+            b_sum = tl.load(p_addend + o_x, mask=inside, other=0.0).to(tl.float32)
+            for i_part in tl.static_range(1, PARTS):
+                p_part = p_addend + i_part * tl.cast(rows, tl.int64) * COLUMNS
+                b_sum += tl.load(p_part + o_x, mask=inside, other=0.0).to(tl.float32)
+            b_rounded = (b_h + b_sum).to(tl.bfloat16)
+            tl.store(p_total + o_x, b_rounded, mask=inside)
+            b_h = b_rounded.to(tl.float32)
+        b_squares += b_h * b_h
+        tiles = tiles + (b_h,)  # noqa: RUF005
+    mean = tl.sum(tl.sum(b_squares, axis=1), axis=0) / COLUMNS
+    inverse = tl.rsqrt(mean + eps)
+    for i_tile in tl.static_range(TILES):
+        o_tile = i_tile * GROUPS * 128 + o_column
+        o_x, inside = i_row * COLUMNS + o_tile, o_tile < COLUMNS
+        if i_tile > 0:
+            b_weight = tl.load(p_weight + o_tile, mask=inside, other=0.0)
+        b_y = tiles[i_tile] * inverse * (1.0 + b_weight.to(tl.float32))
+        if ROUND:
+            tl.store(p_normed + o_x, b_y.to(tl.bfloat16), mask=inside)
+        b_values, b_scales = quantise_groups(b_y)
+        tl.store(p_values + o_x, b_values, mask=inside)
+        o_scale = i_tile * GROUPS + o_group
+        tl.store(p_scales + o_scale * rows + i_row, b_scales, mask=o_scale * 128 < COLUMNS)
 
 
 @jit("rows")
@@ -280,6 +300,6 @@ def gated_rms_norm_kernel(
     b_gate = tl.load(p_gate + i_row * stride_gate + o_column, mask=inside, other=0.0).to(tl.float32)
     b_mean = tl.sum(b_x * b_x, axis=1) / 128
     b_y = b_x * tl.rsqrt(b_mean + eps)[:, None] * b_weight[None, :]
-    b_values, b_scales = quantise_groups(b_y * (b_gate * tl.sigmoid(b_gate)))
+    b_values, b_scales = quantise_groups(b_y * times_sigmoid(b_gate, b_gate))
     tl.store(p_values + i_row * heads * 128 + o_column, b_values, mask=inside)
     tl.store(p_scales + o_head * rows + i_row, b_scales, mask=o_head < heads)

@@ -15,6 +15,9 @@ from sparkle.kernels.quantise import (
     quantise_groups,
     quantise_rows_reference,
 )
+from sparkle.kernels.times_sigmoid import times_sigmoid
+
+WARPS = 2  # two loads of a thread: what comes once a program counts half
 
 
 def sigmoid_mul_quantise(x: Tensor, gate: Tensor) -> Fp8Rows:
@@ -62,7 +65,7 @@ def sigmoid_mul_quantise_triton(x: Tensor, gate: Tensor, *, pdl: bool) -> Fp8Row
             DIM=dim,
             GROUPS=GROUPS_PER_PROGRAM,
             PDL=pdl,
-            num_warps=4,
+            num_warps=WARPS,
             launch_pdl=pdl,
         )
     return out
@@ -91,6 +94,6 @@ def sigmoid_mul_quantise_kernel(
         start_next_then_wait()
     b_x = tl.load(p_x + i_row * columns + o_column, mask=inside, other=0.0).to(tl.float32)
     b_gate = tl.load(p_g, mask=inside, other=0.0).to(tl.float32)
-    b_values, b_scales = quantise_groups(b_x * tl.sigmoid(b_gate))
+    b_values, b_scales = quantise_groups(times_sigmoid(b_x, b_gate))
     tl.store(p_values + i_row * columns + o_column, b_values, mask=inside)
     tl.store(p_scales + o_group * rows + i_row, b_scales, mask=o_group * 128 < columns)

@@ -21,8 +21,10 @@ NORMS = [
     (1, 128, 0, torch.bfloat16),
     (3, 384, 1, torch.bfloat16),
     (5, 640, 3, torch.float32),
+    # many rows take tiles of 8 groups, here one and a half
+    (norm_quant.FEW_ROWS + 1, 1536, 1, torch.bfloat16),
 ]
-GATED = [(1, 1), (3, 5), (2, 9)]  # rows, heads
+GATED = [(1, 1), (3, 5), (2, 9), (norm_quant.FEW_ROWS + 1, 1)]  # rows, heads
 
 
 def norm_inputs(
@@ -155,14 +157,22 @@ def test_gated_kernel(interpreter: Interpreter, rows: int, heads: int) -> None:
     assert_close("norm_quantise", exact_rows(got), exact_rows(known), gated_truth(*inputs))
 
 
-@pytest.mark.parametrize("warps", [norm_quant.FEW_ROWS_WARPS, norm_quant.NORM_WARPS])
+@pytest.mark.parametrize(
+    ("groups", "tiles", "addend", "parts", "warps"),
+    [
+        (64, 1, "*fp32", 6, norm_quant.FEW_ROWS_WARPS),
+        (norm_quant.TILE_GROUPS, 5, "*bf16", 1, norm_quant.TILE_WARPS),
+    ],
+)
 @pytest.mark.parametrize("both", [False, True])
-def test_norm_kernel_compiles_without_spills(both: bool, warps: int) -> None:
+def test_norm_kernel_compiles_without_spills(
+    both: bool, groups: int, tiles: int, addend: str, parts: int, warps: int
+) -> None:
     compiled = compile_for_h200(
         norm_quant.add_rms_norm_kernel,
         {
             "p_residual": "*bf16",
-            "p_addend": "*fp32",
+            "p_addend": addend,
             "p_weight": "*bf16",
             "p_total": "*bf16",
             "p_normed": "*bf16",
@@ -171,7 +181,7 @@ def test_norm_kernel_compiles_without_spills(both: bool, warps: int) -> None:
             "rows": "i32",
             "eps": "fp32",
         },
-        {"COLUMNS": 5120, "GROUPS": 64, "PARTS": 6, "ROUND": both, "PDL": True},
+        {"COLUMNS": 5120, "GROUPS": groups, "TILES": tiles, "PARTS": parts, "ROUND": both, "PDL": True},
         warps=warps,
     )
     assert compiled.stack_bytes == 0
@@ -179,7 +189,8 @@ def test_norm_kernel_compiles_without_spills(both: bool, warps: int) -> None:
     assert compiled.ptx.count("ld.global.v4") == compiled.ptx.count("ld.global") > 0
 
 
-def test_gated_kernel_compiles_without_spills() -> None:
+@pytest.mark.parametrize("heads", [norm_quant.FEW_ROWS_HEADS, norm_quant.MANY_ROWS_HEADS])
+def test_gated_kernel_compiles_without_spills(heads: int) -> None:
     compiled = compile_for_h200(
         norm_quant.gated_rms_norm_kernel,
         {
@@ -193,7 +204,7 @@ def test_gated_kernel_compiles_without_spills() -> None:
             "stride_gate": "i32",
             "eps": "fp32",
         },
-        {"HEADS": norm_quant.GATED_HEADS_PER_PROGRAM, "PDL": True},
+        {"HEADS": heads, "PDL": True},
         aligned=frozenset({"heads", "stride_gate"}),
     )
     assert compiled.stack_bytes == 0

@@ -72,9 +72,10 @@ def test_kernel_compiles_without_spills() -> None:
         },
         {"DIM": 256, "GROUPS": GROUPS_PER_PROGRAM, "PDL": True},
         aligned=frozenset({"columns", "stride_gate", "stride_gate_head"}),
+        warps=sigmoid_mul_quant.WARPS,
     )
     assert compiled.stack_bytes == 0
-    assert compiled.ptx.count("ld.global.v4") == 2
+    assert compiled.ptx.count("ld.global.v4") == compiled.ptx.count("ld.global") > 0
 
 
 @pytest.mark.gpu

@@ -55,6 +55,7 @@ def test_kernel_compiles_without_spills() -> None:
         {"p_gate_up": "*bf16", "p_values": "*fp8e4nv", "p_scales": "*fp32", "rows": "i32", "columns": "i32"},
         {"GROUPS": GROUPS_PER_PROGRAM, "PDL": True},
         aligned=frozenset({"columns"}),
+        warps=silu_mul_quant.WARPS,
     )
     assert compiled.stack_bytes == 0
     assert "ld.global.v4" in compiled.ptx
