@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparkle.engine.transfer import pack
 from sparkle.model.config import LayerType, ModelConfig
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
@@ -103,14 +104,16 @@ class Loaded:
         rows = tokens.shape[0]
         places = torch.arange(start, start + rows, device=CUDA)
         table = tables[slot : slot + 1]
+        # as the engine does it: a copy from ordinary memory would wait for the chunk before
+        span_starts, slots, wanted = pack(([0, rows], [slot], list(logit_rows)), CUDA)
         return PromptBatch(
             token_ids=tokens,
             positions=places.repeat(3, 1),
             cells=_cells(table.expand(rows, -1), places),
-            span_starts=torch.tensor([0, rows], device=CUDA),
-            slots=torch.tensor([slot], device=CUDA),
+            span_starts=span_starts,
+            slots=slots,
             page_tables=table,
-            logit_rows=torch.tensor(list(logit_rows), dtype=torch.int64, device=CUDA),
+            logit_rows=wanted,
             contexts=(start,),
             lengths=(rows,),
         )
