@@ -12,6 +12,8 @@ from sparkle.engine.plan import MAX_DRAFT_TOKENS
 from sparkle.errors import ConfigError
 from sparkle.model.shapes import bundled_checkpoint
 
+GPU_PASS_TOKENS = 8448
+"""66 tiles of 128 rows, as many as half of the H200's multiprocessors: no product leaves any without work."""
 MAX_DEFAULT_THREADS = 4
 MOST_TOKENS = 10**12
 """Far more than any memory holds: above it, sizes in bytes would fit no machine integer."""
@@ -83,8 +85,8 @@ class EngineSettings:
     pass_tokens: int | None = None
     """Rows of one pass at most: one for each answer being written, the rest read prompts.
 
-    256 on the CPU, on a GPU 8,192 and one for each slot. More makes running answers wait longer for a prompt
-    that is read beside them.
+    256 on the CPU, 8,448 on a GPU. More makes running answers wait longer for a prompt that is read beside
+    them.
     """
 
     page_tokens: int | None = None
@@ -153,7 +155,7 @@ class EngineSettings:
             raise ConfigError(f"slots is {slots} but must be at most {MAX_ROWS} on a GPU")
         return Sizes(
             slots=slots,
-            pass_tokens=self.pass_tokens or 8192 + slots,
+            pass_tokens=self.pass_tokens or GPU_PASS_TOKENS,
             page_tokens=self.page_tokens or 64,
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,

@@ -59,8 +59,8 @@ def test_values_that_do_not_go_together_are_refused(
 def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     cpu, gpu = EngineSettings().sizes(Device.CPU), EngineSettings().sizes(Device.CUDA)
     assert (cpu.slots, cpu.pass_tokens, cpu.page_tokens, cpu.kv_tokens) == (8, 256, 16, 32_768)
-    assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8256, 64, None)
-    assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8195
+    assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
+    assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
     assert (cpu.draft_tokens, gpu.draft_tokens) == (0, 0)
     own = EngineSettings(
         slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50, draft_tokens=15
