@@ -33,11 +33,11 @@ def qkv_write(
     """Queries rotary(rms_norm(query, query_norm)); keys the same, and values as they are, into the pages.
 
     As ops.rms_norm, ops.rotary and ops.write_kv one after another, but rounded once; pages of e4m3 take the
-    nearest value up to ±448. query float [T, H, D], key, value [T, Hkv, D], rows and heads of any stride;
-    norms float [D]; table float32 [2, T, lanes] of ops.rotary_table; pages e4m3 or query's dtype [pages,
-    page_tokens, Hkv, D], dense; cells int64 [T], page · page_tokens + place in the page, negative for a row
-    that is not stored. On a GPU D is a power of two. Returns [T, H, D] in query's dtype. ValueError for any
-    other shape or dtype.
+    nearest value up to ±448. query float [T, H, D], H may be 0, key, value [T, Hkv, D], rows and heads of any
+    stride; norms float [D]; table float32 [2, T, lanes] of ops.rotary_table; pages e4m3 or query's dtype
+    [pages, page_tokens, Hkv, D], dense; cells int64 [T], page · page_tokens + place in the page, negative for
+    a row that is not stored. On a GPU D is a power of two. Returns [T, H, D] in query's dtype. ValueError for
+    any other shape or dtype.
     """
     require_dtype("query", query, *FLOATS)
     require_shape("query", query, None, None, None)

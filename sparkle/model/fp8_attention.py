@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ class Fp8Attention:
         self._scale = config.head_dim**-0.5
         query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self._sizes = (query, kv, kv, query)
+        kv_blocks = slice(query // ops.BLOCK, (query + 2 * kv) // ops.BLOCK)
+        self._kv = ops.Fp8Blocks(weights.qkvg.values[query : query + 2 * kv], weights.qkvg.scales[kv_blocks])
 
     def forward(
         self,
@@ -38,6 +42,14 @@ class Fp8Attention:
         else:
             attended = self._verify(query, gate, runs, key_pages, value_pages)
         return ops.fp8_linear_parts(attended, self._weights.out)
+
+    def write(
+        self, x: ops.Fp8Rows, table: Tensor, cells: Tensor, key_pages: Tensor, value_pages: Tensor
+    ) -> None:
+        """Leave what `forward` leaves of these rows in their pages, and nothing else."""
+        key, value = ops.fp8_linear(x, self._kv).chunk(2, dim=1)
+        no_query = key[:, :0]
+        self._turn_and_write((no_query, key, value), table, cells, key_pages, value_pages)
 
     def _verify(
         self, query: Tensor, gate: Tensor, runs: Pieces, key_pages: Tensor, value_pages: Tensor
@@ -71,11 +83,18 @@ class Fp8Attention:
         self, x: ops.Fp8Rows, table: Tensor, cells: Tensor, key_pages: Tensor, value_pages: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Rotated queries and gates [T, H, D]; keys and values go to their pages."""
+        *qkv, gate = ops.fp8_linear(x, self._weights.qkvg).split_with_sizes(self._sizes, dim=1)
+        query = self._turn_and_write(qkv, table, cells, key_pages, value_pages)
+        return query, gate.view(query.shape)
+
+    def _turn_and_write(
+        self, qkv: Sequence[Tensor], table: Tensor, cells: Tensor, key_pages: Tensor, value_pages: Tensor
+    ) -> Tensor:
+        """Rotated queries [T, H, D] of columns as the product gives them."""
         config, weights = self._config, self._weights
-        rows = x.values.shape[0]
-        parts = ops.fp8_linear(x, weights.qkvg).split_with_sizes(self._sizes, dim=1)
-        query, key, value, gate = (part.view(rows, -1, config.head_dim) for part in parts)
-        query = ops.qkv_write(
+        rows, dim = cells.shape[0], config.head_dim
+        query, key, value = (part.view(rows, part.shape[1] // dim, dim) for part in qkv)
+        return ops.qkv_write(
             query,
             key,
             value,
@@ -87,7 +106,6 @@ class Fp8Attention:
             cells,
             eps=config.rms_norm_eps,
         )
-        return query, gate
 
 
 def _runs_of(batch: VerifyBatch | PromptBatch) -> Pieces | None:

@@ -52,9 +52,16 @@ class Fp8Decoder:
 
         `taps` as in `verify`.
         """
-        hidden, addend = self._through_layers(batch, cache, taps)
-        # the last product's parts of the other rows are never added
-        return self._logits(*_rows_of(hidden, addend, batch.logit_rows))
+        last = len(self._layers) - 1
+        if taps is not None and last in taps:
+            hidden, addend = self._through_layers(batch, cache, taps)
+            return self._logits(*_rows_of(hidden, addend, batch.logit_rows))
+        whole, hidden, addend = self._layers[last].read_last(
+            *self._up_to_last(batch, cache, taps), batch, cache
+        )
+        if taps is not None:
+            taps.take(last - 1, whole)
+        return self._logits(hidden, addend)
 
     @torch.inference_mode()
     def verify_with_hidden(self, batch: VerifyBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
@@ -66,7 +73,7 @@ class Fp8Decoder:
 
     @torch.inference_mode()
     def read_with_hidden(self, batch: PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
-        """The logits of `read`, to the bit, and all rows after the final norm, bfloat16 [T, hidden]."""
+        """The logits of `read` and all rows after the final norm, bfloat16 [T, hidden]."""
         hidden, addend = self._through_layers(batch, cache, None)
         logits = self._logits(*_rows_of(hidden, addend, batch.logit_rows))
         eps = self._config.rms_norm_eps
@@ -82,6 +89,23 @@ class Fp8Decoder:
         self, batch: VerifyBatch | PromptBatch, cache: Fp8Cache, taps: Taps | None
     ) -> tuple[Tensor, Tensor]:
         """The residuals [T, hidden] before the last product's parts [P, T, hidden] are added, and those."""
+        last = len(self._layers) - 1
+        whole, hidden, addend = self._layers[last].forward(
+            *self._up_to_last(batch, cache, taps), batch, cache
+        )
+        if taps is not None:
+            taps.take(last - 1, whole)
+        if taps is not None and last in taps:
+            whole, _ = ops.add_rms_norm_quantise(
+                hidden, addend, self._weights.norm, eps=self._config.rms_norm_eps
+            )
+            taps.take(last, whole)
+        return hidden, addend
+
+    def _up_to_last(
+        self, batch: VerifyBatch | PromptBatch, cache: Fp8Cache, taps: Taps | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What the last layer is given: residuals, parts still to be added, the table of ops.rotary_table."""
         config = self._config
         table = ops.rotary_table(
             batch.positions,
@@ -91,16 +115,11 @@ class Fp8Decoder:
         )
         hidden: Tensor = F.embedding(batch.token_ids, self._weights.embedding)
         addend: Tensor | None = None
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self._layers[:-1]):
             whole, hidden, addend = layer.forward(hidden, addend, table, batch, cache)
             if taps is not None:
                 taps.take(number - 1, whole)
-        assert addend is not None, "a model has layers"
-        last = len(self._layers) - 1
-        if taps is not None and last in taps:
-            whole, _ = ops.add_rms_norm_quantise(hidden, addend, self._weights.norm, eps=config.rms_norm_eps)
-            taps.take(last, whole)
-        return hidden, addend
+        return hidden, addend, table
 
     def _logits(self, hidden: Tensor, addend: Tensor) -> Tensor:
         weights, config = self._weights, self._config

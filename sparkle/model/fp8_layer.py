@@ -39,16 +39,50 @@ class Fp8Layer:
 
         In front of these two: the residuals with those parts added, which are the output of the layer before.
         """
-        weights, rank = self._weights, self._rank
+        whole, addend = self._mix(hidden, addend, table, batch, cache)
+        return whole, *self._multiply(whole, addend)
+
+    def read_last(
+        self, hidden: Tensor, addend: Tensor | None, table: Tensor, batch: PromptBatch, cache: Fp8Cache
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `forward`, but after this layer for `batch.logit_rows` alone: of the last layer nothing reads
+        the others. The cache is left as `forward` leaves it.
+        """
+        rows = batch.logit_rows
+        if rows.shape[0] == 0 and isinstance(self._mixer, Fp8Attention):
+            pages = cache.keys[self._rank], cache.values[self._rank]
+            whole, x = self._normed(hidden, addend)
+            self._mixer.write(x, table, batch.cells, *pages)
+            return whole, whole[:0], whole[None, :0]
+        whole, addend = self._mix(hidden, addend, table, batch, cache)
+        return whole, *self._multiply(whole.index_select(0, rows), addend.index_select(1, rows))
+
+    def _mix(
+        self,
+        hidden: Tensor,
+        addend: Tensor | None,
+        table: Tensor,
+        batch: VerifyBatch | PromptBatch,
+        cache: Fp8Cache,
+    ) -> tuple[Tensor, Tensor]:
+        """The residuals with the given parts added, and the mixer's parts."""
+        rank = self._rank
         if isinstance(self._mixer, Fp8Attention):
-            whole, x = ops.add_rms_norm_quantise(hidden, addend, weights.input_norm, eps=self._eps)
-            addend = self._mixer.forward(x, table, batch, cache.keys[rank], cache.values[rank])
-        else:
-            whole, normed, x = ops.add_rms_norm_both(hidden, addend, weights.input_norm, eps=self._eps)
-            addend = self._mixer.forward(normed, x, batch, cache.memories[rank])
+            whole, x = self._normed(hidden, addend)
+            return whole, self._mixer.forward(x, table, batch, cache.keys[rank], cache.values[rank])
+        norm = self._weights.input_norm
+        whole, normed, x = ops.add_rms_norm_both(hidden, addend, norm, eps=self._eps)
+        return whole, self._mixer.forward(normed, x, batch, cache.memories[rank])
+
+    def _normed(self, hidden: Tensor, addend: Tensor | None) -> tuple[Tensor, ops.Fp8Rows]:
+        return ops.add_rms_norm_quantise(hidden, addend, self._weights.input_norm, eps=self._eps)
+
+    def _multiply(self, whole: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
+        """The residuals with the mixer's parts added, and the MLP's parts."""
+        weights = self._weights
         hidden, x = ops.add_rms_norm_quantise(whole, addend, weights.mlp_norm, eps=self._eps)
         inner = ops.gate_up_silu_quantise(x, weights.gate_up)
-        return whole, hidden, ops.fp8_linear_parts(inner, weights.down)
+        return hidden, ops.fp8_linear_parts(inner, weights.down)
 
     def fold(self, slots: Tensor, accepted: Tensor, cache: Fp8Cache) -> None:
         """See Fp8Decoder.fold; full attention keeps no window."""

@@ -85,6 +85,18 @@ class Fp8Driver:
         taps: Taps | None = None,
     ) -> list[Tensor]:
         """Chunks of prompts in one pass, maybe in pieces of `width`; float32 [tokens, vocab] for each."""
+        lengths = [len(tokens) for _, tokens in spans]
+        logits = self.read_rows(*spans, rows=range(sum(lengths)), width=width, taps=taps)
+        return list(logits.split_with_sizes(lengths))
+
+    def read_rows(
+        self,
+        *spans: tuple[Running, Sequence[int]],
+        rows: Sequence[int],
+        width: int | None = None,
+        taps: Taps | None = None,
+    ) -> Tensor:
+        """The same for the logits of some rows of the pass, float32 [rows, vocab]."""
         pending = [sequence for sequence, _ in spans if sequence.window]
         if pending:
             self._decoder.fold(
@@ -92,7 +104,6 @@ class Fp8Driver:
                 self._ints([sequence.window for sequence in pending]),
                 self.cache,
             )
-        lengths = tuple(len(tokens) for _, tokens in spans)
         starts, positions, cells = self._places(spans)
         batch = PromptBatch(
             token_ids=self._ints([token for _, tokens in spans for token in tokens]),
@@ -101,16 +112,16 @@ class Fp8Driver:
             span_starts=self._ints(starts),
             slots=self._ints([sequence.slot for sequence, _ in spans]),
             page_tables=self._tables([sequence for sequence, _ in spans]),
-            logit_rows=torch.arange(starts[-1], device=self._device),
+            logit_rows=self._ints(rows),
             contexts=tuple(sequence.computed for sequence, _ in spans),
-            lengths=lengths,
+            lengths=tuple(len(tokens) for _, tokens in spans),
             pieces=None if width is None else self._pieces(spans, width),
         )
         logits = self._read(batch, taps)
         for sequence, tokens in spans:
             sequence.computed += len(tokens)
             sequence.window = 0
-        return list(logits.split_with_sizes(lengths))
+        return logits
 
     def verify(
         self,
