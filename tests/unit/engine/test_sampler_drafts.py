@@ -112,16 +112,17 @@ def test_a_row_that_is_not_finite_ends_a_draft_and_breaks_only_where_it_is_the_f
     assert (result.drawn, result.broken, state.position) == ((), ("0",), 0)
 
 
-@pytest.mark.parametrize(("temperature", "answers"), [(0.3, 25_000), (1.0, 50_000), (1.5, 25_000)])
-def test_frequencies_of_checked_drafts_follow_the_distribution(temperature: float, answers: int) -> None:
-    """Chi-square over 200,000 rows in all; half of the guesses are the likeliest token, half are not."""
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5])
+def test_frequencies_of_checked_drafts_follow_the_distribution(temperature: float) -> None:
+    """Chi-square over 200,000 draws; half of the guesses are the likeliest token, half are not."""
     sampling = Sampling(temperature=temperature, top_k=8, top_p=0.95)
-    logits = random_logits(2, 3)
+    # flat enough that at the lowest temperature there is something to choose
+    logits = random_logits(2, 3) / 4
     scaled = logits[:, :VOCAB].double().numpy() / temperature
     counts = [Counter[int](), Counter[int]()]
     order = np.argsort(-scaled[0])
-    at_once = 2_000
-    for start in range(0, answers, at_once):
+    start, at_once = 0, 2_000
+    while counts[0].total() + counts[1].total() < 200_000:
         states = [DrawState("a", sampling, seed, [1], VOCAB) for seed in range(start, start + at_once)]
         drafts = [[int(order[seed % 2])] for seed in range(at_once)]
         drawn = iter(Sampler(VOCAB).draw(logits.repeat(at_once, 1), states, drafts).drawn)
@@ -132,11 +133,13 @@ def test_frequencies_of_checked_drafts_follow_the_distribution(temperature: floa
                 assert first == draft[0]
                 counts[1][next(drawn).token] += 1
         assert next(drawn, None) is None
+        start += at_once
     for row, count in zip(scaled, counts, strict=True):
         kept = np.argsort(-row)[:8]
         mass = np.exp(row[kept] - row.max())
         mass /= mass.sum()
         kept = kept[np.cumsum(mass) - mass < 0.95]
+        assert len(kept) > 2
         expected = mass[: len(kept)] / mass[: len(kept)].sum() * count.total()
         assert set(count) <= {int(token) for token in kept}
         found = np.array([count[int(token)] for token in kept])
