@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 MAX_DRAFT_TOKENS = 15
@@ -100,3 +100,19 @@ class PassResult:
         for one in self.drawn:
             found.setdefault(one.request, []).append(one)
         return found
+
+
+def joined(spans: Sequence[Span], *results: PassResult) -> PassResult:
+    """The results of parts of a pass as one, its requests as they stand in `spans`."""
+    places = {span.request: place for place, span in enumerate(spans)}
+    return PassResult(
+        drawn=tuple(
+            sorted(
+                (one for result in results for one in result.drawn), key=lambda drawn: places[drawn.request]
+            )
+        ),
+        broken=tuple(
+            sorted((one for result in results for one in result.broken), key=lambda broken: places[broken])
+        ),
+        guessed={request: draft for result in results for request, draft in result.guessed.items()},
+    )

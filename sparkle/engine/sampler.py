@@ -19,14 +19,10 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.draw_state import DrawState
+from sparkle.engine.drawn_rows import NARROW, settings_of, width_of
 from sparkle.engine.plan import Drawn, PassResult
 from sparkle.engine.transfer import to_device
 from sparkle.kernels import ops
-
-NARROW = 64
-"""Rows that keep at most so many tokens are drawn apart from wider ones, which take much longer."""
-_UNIT = 2.0**44
-"""Weights become whole numbers of 1 / _UNIT: sums of 2^18 of them are exact, in any order."""
 
 Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
@@ -37,11 +33,6 @@ class _Row:
 
     state: DrawState
     ahead: int
-
-    @property
-    def chance(self) -> float:
-        """The uniform number of the place that is drawn for."""
-        return self.state.chance(self.ahead)
 
 
 class Sampler:
@@ -69,8 +60,7 @@ class Sampler:
             for ahead in range(1 + len(draft))
         ]
         logits = logits[:, : self.vocab_size]
-        # one bad number makes the row's sum bad
-        finite = logits.sum(dim=1).isfinite()
+        finite = ops.finite_rows(logits)
         chosen = _choose(_penalised(logits, states, drafts), rows)
         asked = _Logprobs(logits, rows, chosen)
         tokens, goods = _lists(torch.stack((chosen, finite.long())))
@@ -98,7 +88,8 @@ def _choose(logits: Tensor, rows: Sequence[_Row]) -> Tensor:
     """int64 [rows]; of a broken row any token."""
     if all(row.state.greedy for row in rows):
         return logits.argmax(dim=1)
-    widths = [_width(row.state, logits.shape[1]) for row in rows]
+    widths = [width_of(row.state, logits.shape[1]) for row in rows]
+    # the wider ones take much longer
     narrow = [place for place, width in enumerate(widths) if width <= NARROW]
     wide = [place for place, width in enumerate(widths) if width > NARROW]
     if not (narrow and wide):
@@ -124,42 +115,12 @@ def _penalised(logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Seq
     return torch.cat(parts)
 
 
-def _width(state: DrawState, vocab_size: int) -> int:
-    """Tokens to draw from; temperature 0 is top_k 1."""
-    return 1 if state.greedy else min(state.sampling.top_k or vocab_size, vocab_size)
-
-
 def _sample(logits: Tensor, rows: Sequence[_Row], widths: Sequence[int]) -> Tensor:
-    """Inverse-CDF sampling over the `widths` likeliest tokens of each row.
-
-    Sums are of whole numbers, so that neither a wider row beside this one nor the device changes them.
-    """
-    values, ids = ops.largest(logits, max(widths))
-    temperature, top_p, min_p, chance, width = _columns(rows, widths, logits.device)
-    scores = values.double()
-    # the largest is taken off first: what overflows at a tiny temperature is then only ever -inf
-    weights = ((scores - scores[:, :1]) / temperature).exp()
-    weights = weights * (torch.arange(max(widths), device=logits.device) < width)
-    shares = (weights * _UNIT).long()
-    cumulative = shares.cumsum(dim=1)
-    kept = (cumulative - shares) < top_p * cumulative[:, -1:]
-    kept &= weights >= min_p
-    # a broken row keeps nothing
-    last = (kept.sum(dim=1, keepdim=True) - 1).clamp(min=0)
-    targets = chance * cumulative.gather(1, last)
-    picks = torch.minimum((cumulative <= targets).sum(dim=1, keepdim=True), last)
-    return ids.gather(1, picks)[:, 0]
-
-
-def _columns(rows: Sequence[_Row], widths: Sequence[int], device: torch.device) -> Sequence[Tensor]:
-    """Temperature, top_p, min_p, the uniform number and the width of each row, float64 [rows, 1] each."""
-    samplings = [row.state.sampling for row in rows]
-    numbers = [sampling.temperature or 1.0 for sampling in samplings]
-    numbers += [sampling.top_p for sampling in samplings]
-    numbers += [sampling.min_p for sampling in samplings]
-    numbers += [row.chance for row in rows]
-    numbers += widths
-    return to_device(numbers, torch.float64, device).view(5, len(rows), 1).unbind()
+    vocab_size = logits.shape[1]
+    columns = zip(*(settings_of(row.state, row.ahead, vocab_size) for row in rows), strict=True)
+    numbers = [number for column in columns for number in column]
+    device_columns = to_device(numbers, torch.float64, logits.device).view(-1, len(rows)).unbind()
+    return ops.draw_rows(logits, ops.RowSettings.of(device_columns), most=max(widths))
 
 
 class _Logprobs:

@@ -28,6 +28,10 @@ from sparkle.kernels.checks import (
 from sparkle.kernels.compiled import CompileCount as CompileCount
 from sparkle.kernels.compiled import keep_compiled_kernels as keep_compiled_kernels
 from sparkle.kernels.delta_rule_inputs import require_delta_rule
+from sparkle.kernels.draw_drafts import draw_drafts as draw_drafts
+from sparkle.kernels.draw_rows import RowSettings as RowSettings
+from sparkle.kernels.draw_rows import draw_rows as draw_rows
+from sparkle.kernels.draw_rows import finite_rows as finite_rows
 from sparkle.kernels.fp8_linear import fp8_linear as fp8_linear
 from sparkle.kernels.fp8_linear import fp8_linear_parts as fp8_linear_parts
 from sparkle.kernels.gate_up import gate_up_silu_quantise as gate_up_silu_quantise

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkle.engine.draw_state import DrawState
+from sparkle.engine.drawn_rows import NARROW
 from sparkle.engine.plan import Drawn
-from sparkle.engine.sampler import NARROW, Sampler
+from sparkle.engine.sampler import Sampler
 from sparkle.engine.uniform import uniform
 from sparkle.schemas.job import Sampling
 

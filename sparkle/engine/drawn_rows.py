@@ -1,0 +1,91 @@
+"""Which rows of a pass tokens are drawn behind, and how, for the device to do it. Knows no logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkle.engine.draw_state import DrawState
+from sparkle.engine.plan import Span
+
+NARROW = 64
+"""Tokens to draw from that are found fast; more take much longer."""
+NOT_DRAWN = (1.0, 1.0, 0.0, 0.0, 0.0)
+"""Settings of a row that the device draws nothing behind."""
+
+Settings = tuple[float, float, float, float, float]
+"""Temperature, top_p, min_p, the uniform number, the width."""
+
+
+def drawn_on_device(state: DrawState, vocab_size: int) -> bool:
+    """Whether a row of logits is enough for this request's next token, drawn from few: no sum over others."""
+    return state.seen is None and state.sampling.logprobs is None and width_of(state, vocab_size) <= NARROW
+
+
+def width_of(state: DrawState, vocab_size: int) -> int:
+    """Tokens to draw from; temperature 0 is top_k 1."""
+    return 1 if state.greedy else min(state.sampling.top_k or vocab_size, vocab_size)
+
+
+def settings_of(state: DrawState, ahead: int, vocab_size: int) -> Settings:
+    """Of the row with so many tokens of the request's draft in front of it."""
+    sampling = state.sampling
+    return (
+        sampling.temperature or 1.0,
+        sampling.top_p,
+        sampling.min_p,
+        state.chance(ahead),
+        width_of(state, vocab_size),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnRows:
+    """The rows of some spans that tokens are drawn behind."""
+
+    firsts: list[int]
+    """Of each span its first such row."""
+
+    counts: list[int]
+    """Of each span how many, 0 for none."""
+
+    settings: list[Settings]
+    """Of each row; NOT_DRAWN where nothing is drawn, or not on the device."""
+
+    draft_temperatures: list[float]
+    """Of each span, for its guesses; 0 for the likeliest."""
+
+    draft_chances: list[list[float]]
+    """Of each span the uniform numbers of its guesses' places."""
+
+
+NONE_DRAWN = DrawnRows(firsts=[], counts=[], settings=[], draft_temperatures=[], draft_chances=[])
+
+
+def drawn_rows(
+    spans: Sequence[Span], span_starts: Sequence[int], states: Mapping[str, DrawState], *, vocab_size: int
+) -> DrawnRows:
+    """Of spans that stand one behind the other; `states` has those that draw."""
+    firsts, counts, settings = list[int](), list[int](), list[Settings]()
+    temperatures, chances = list[float](), list[list[float]]()
+    for span, stop in zip(spans, span_starts[1:], strict=True):
+        count = 1 + len(span.draft) if span.draws else 0
+        firsts.append(stop - count)
+        counts.append(count)
+        settings += [NOT_DRAWN] * (len(span.tokens) - count)
+        state = states[span.request] if count else None
+        temperatures.append(0.0 if state is None else state.sampling.temperature)
+        chances.append([] if state is None else [state.chance(ahead) for ahead in range(len(span.draft))])
+        if state is None:
+            continue
+        if drawn_on_device(state, vocab_size):
+            settings += [settings_of(state, ahead, vocab_size) for ahead in range(count)]
+        else:
+            settings += [NOT_DRAWN] * count
+    return DrawnRows(
+        firsts=firsts,
+        counts=counts,
+        settings=settings,
+        draft_temperatures=temperatures,
+        draft_chances=chances,
+    )
