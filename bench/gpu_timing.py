@@ -43,13 +43,19 @@ def time_us(
     with torch.cuda.graph(graph):
         for index in range(count):
             launch(index)
+    median, (low, high) = replays_us(graph.replay, replays=replays)
+    return median / count, (low / count, high / count)
+
+
+def replays_us(replay: Callable[[], None], *, replays: int) -> tuple[float, tuple[float, float]]:
+    """Median microseconds of what `replay` starts, on the GPU's own clock, and the spread."""
     pairs = [(_event(), _event()) for _ in range(WARM_REPLAYS + replays)]
     for start, stop in pairs:
         start.record()
-        graph.replay()
+        replay()
         stop.record()
     torch.cuda.synchronize()
-    times = sorted(start.elapsed_time(stop) * 1e3 / count for start, stop in pairs[WARM_REPLAYS:])
+    times = sorted(start.elapsed_time(stop) * 1e3 for start, stop in pairs[WARM_REPLAYS:])
     return times[len(times) // 2], (times[len(times) // 10], times[len(times) * 9 // 10])
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.model.cache import SequenceCache
@@ -13,6 +16,8 @@ from sparkle.model.dflash_cache import ContextBatch, DFlashCache
 from sparkle.model.dflash_config import DFlashConfig
 from sparkle.model.dflash_selector import Draws
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
+from sparkle.model.fp8_cache import Fp8Cache
+from sparkle.model.fp8_decoder import Fp8Decoder
 from sparkle.model.taps import Taps
 
 
@@ -64,3 +69,62 @@ class FloatDFlashHelper(DFlashHelper):
         taps = Taps(self._layers)
         logits = self._decoder.forward(batch, cache, taps)
         return logits, taps.outputs
+
+
+class Fp8DFlashHelper(DFlashHelper):
+    """In FP8, beside `decoder`."""
+
+    def __init__(self, decoder: Fp8Decoder, model: DFlash, config: DFlashConfig, ring: DFlashCache) -> None:
+        super().__init__(model, ring)
+        self._decoder = decoder
+        self._layers = config.target_layers
+        self._window = config.window
+
+    def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The decoder's logits, see Fp8Decoder.verify, and the outputs for `follow`."""
+        taps = Taps(self._layers)
+        logits = self._decoder.verify(batch, cache, taps)
+        return logits, taps.outputs
+
+    def read(self, batch: PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The decoder's logits, see Fp8Decoder.read, and the outputs for `follow`.
+
+        Of a chunk that is longer than the window these are the newest rows': the ring has no place for more.
+        """
+        rows = self._newest_rows(batch) if self._is_long(batch) else None
+        taps = Taps(self._layers, rows)
+        logits = self._decoder.read(batch, cache, taps)
+        return logits, taps.outputs
+
+    def follow(
+        self,
+        batch: PassBatch | VerifyBatch | PromptBatch,
+        outputs: Tensor,
+        following: Tensor,
+        *,
+        contexts: Tensor,
+        kept: Tensor,
+    ) -> None:
+        """See Helper; what follows a row is not looked at."""
+        if isinstance(batch, PromptBatch) and self._is_long(batch):
+            newest = kept.clamp(max=self._window)
+            batch = dataclasses.replace(batch, span_starts=_starts(newest))
+            contexts, kept = contexts + kept - newest, newest
+        super().follow(batch, outputs, following, contexts=contexts, kept=kept)
+
+    def _is_long(self, batch: PromptBatch) -> bool:
+        """Whether any chunk is longer than the window; those of graphs, which tell no lengths, are not."""
+        return max(batch.lengths, default=0) > self._window
+
+    def _newest_rows(self, batch: PromptBatch) -> Tensor:
+        """Of each chunk the last rows, int64 [N]."""
+        starts = _starts(batch.span_starts.diff().clamp(max=self._window))
+        total = sum(min(length, self._window) for length in batch.lengths)
+        places = torch.arange(total, device=starts.device)
+        span = torch.searchsorted(starts[1:], places, right=True)
+        return places + (batch.span_starts - starts)[1:][span]
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    """Where spans of these lengths begin, and the last one ends: int64 [S+1]."""
+    return F.pad(lengths.cumsum(0), (1, 0))

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from sparkle.model.dflash_selector import Draws
 
-Batch = TypeVar("Batch", contravariant=True)
+Check = TypeVar("Check", contravariant=True)
+"""A pass that checks drafts."""
+Pass = TypeVar("Pass", contravariant=True)
+"""Any pass."""
 
 
-class Helper(Protocol[Batch]):
+class Helper(Protocol[Check, Pass]):
     """Keeps a context of each slot's sequence, which must take part in every pass, whoever drafts for it.
 
     Its guesses never decide a token: what it keeps may be lost at any time, and only costs accepted tokens.
@@ -34,7 +37,7 @@ class Helper(Protocol[Batch]):
         """
         ...
 
-    def propose(self, batch: Batch, *, count: int, draws: Draws | None) -> Tensor:
+    def propose(self, batch: Check, *, count: int, draws: Draws | None) -> Tensor:
         """`count` guesses behind the first row of each span: int64 [S, count]; of an unused place anything.
 
         `batch` is the pass that will check them: of its tokens each span's first is read alone. `draws` for
@@ -43,7 +46,7 @@ class Helper(Protocol[Batch]):
         ...
 
     def follow(
-        self, batch: Batch, outputs: Tensor, following: Tensor, *, contexts: Tensor, kept: Tensor
+        self, batch: Pass, outputs: Tensor, following: Tensor, *, contexts: Tensor, kept: Tensor
     ) -> None:
         """Take the kept rows of a pass into the contexts of their slots.
 

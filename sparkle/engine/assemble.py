@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -123,9 +124,12 @@ def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
     most = sizes.draft_tokens
     acceptance = Acceptance(most)
     buckets = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most))
+    # a wide pass is one with guesses, where a draft model makes them
+    in_order = sorted(runner.pass_ms.items(), key=lambda item: item[0].guesses)
+    pass_ms = {dataclasses.replace(bucket, guesses=False): took_ms for bucket, took_ms in in_order}
     return DraftChoice(
         Combined({"lookup": PromptLookup()} if most else {}),
-        WidthControl(PassCosts(buckets, runner.pass_ms), acceptance),
+        WidthControl(PassCosts(buckets, pass_ms), acceptance),
         acceptance,
         draft_tokens=most,
         draft_model=runner.draft_model,

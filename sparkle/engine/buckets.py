@@ -19,6 +19,8 @@ class Bucket:
 
     sequences: int
     width: int
+    guesses: bool = False
+    """Whether the draft model guesses behind each sequence's first row."""
 
     @property
     def rows(self) -> int:
@@ -32,17 +34,31 @@ def widths_for(draft_tokens: int) -> tuple[int, ...]:
     return tuple(width for width, room in zip(WIDTHS, (0, *WIDTHS), strict=False) if room < rows)
 
 
-def buckets_for(num_slots: int, widths: Iterable[int]) -> tuple[Bucket, ...]:
+def buckets_for(num_slots: int, widths: Iterable[int], *, guesses: bool = False) -> tuple[Bucket, ...]:
     """Powers of two of sequences up to `num_slots` for each width, as MAX_ROWS allows; most rows first.
 
-    With width 1 among the widths, every slot's next token fits one pass: `num_slots` is at most MAX_ROWS.
+    `guesses`: with a draft model, each width that has room for guesses is there a second time. With width 1
+    among the widths, every slot's next token fits one pass: `num_slots` is at most MAX_ROWS.
     """
     counts = [1 << power for power in range(num_slots.bit_length()) if 1 << power < num_slots] + [num_slots]
-    made = [Bucket(count, width) for width in widths for count in counts if count * width <= MAX_ROWS]
+    kinds = [(width, False) for width in widths]
+    kinds += [(width, True) for width, _ in kinds if guesses and width > 1]
+    made = [
+        Bucket(count, width, guessing)
+        for width, guessing in kinds
+        for count in counts
+        if count * width <= MAX_ROWS
+    ]
     return tuple(sorted(made, key=lambda bucket: (-bucket.rows, -bucket.width)))
 
 
-def smallest(buckets: Sequence[Bucket], *, sequences: int, width: int) -> Bucket | None:
+def smallest(
+    buckets: Sequence[Bucket], *, sequences: int, width: int, guesses: bool = False
+) -> Bucket | None:
     """The bucket with fewest rows that has room; of equal ones the narrower. None where there is none."""
-    fitting = [bucket for bucket in buckets if bucket.sequences >= sequences and bucket.width >= width]
+    fitting = [
+        bucket
+        for bucket in buckets
+        if bucket.sequences >= sequences and bucket.width >= width and bucket.guesses == guesses
+    ]
     return min(fitting, key=lambda bucket: (bucket.rows, bucket.width), default=None)

@@ -12,6 +12,7 @@ from sparkle.engine.plan import Span
 from sparkle.engine.recorded import Recorded
 from sparkle.engine.rows import Rows, pieces_of, rows_of
 from sparkle.engine.transfer import Pack, padded
+from sparkle.engine.verify_pass import DraftModel
 from sparkle.model.fp8_batch import Pieces, PromptBatch
 from sparkle.model.fp8_cache import Fp8Cache
 
@@ -41,10 +42,14 @@ class PromptPass:
         rows: int,
         max_pages: int,
         *,
+        helper: DraftModel | None = None,
         pool: Any = None,
         warm: bool = False,
     ) -> None:
-        """Room for `rows` rows, none is used yet; `pool` and `warm` as `Recorded` takes them."""
+        """Room for `rows` rows, none is used yet; `pool` and `warm` as `Recorded` takes them.
+
+        A `helper` does not follow here: the token behind a prompt is drawn later.
+        """
         self._rows = rows
         self._pieces = rows // WIDTH + SPANS
         device = cache.keys.device
@@ -55,7 +60,7 @@ class PromptPass:
         )
         self._owners = owners
         self._tables = torch.zeros(self._pieces, max_pages, dtype=torch.int32, device=device)
-        batch = PromptBatch(
+        self.batch = PromptBatch(
             token_ids=token_ids,
             positions=positions.view(3, rows),
             cells=cells,
@@ -68,7 +73,14 @@ class PromptPass:
             pieces=Pieces(starts=starts, contexts=contexts, page_tables=self._tables, width=WIDTH),
         )
         self.fill(rows_of((), page_tokens=cache.page_tokens), [], self._tables)
-        self._recorded = Recorded(lambda: decoder.read(batch, cache), device, pool=pool, warm=warm)
+        self._recorded = Recorded(
+            lambda: (
+                (decoder.read(self.batch, cache), None) if helper is None else helper.read(self.batch, cache)
+            ),
+            device,
+            pool=pool,
+            warm=warm,
+        )
 
     def has_room(self, spans: Sequence[Span]) -> bool:
         """Whether these chunks fit, and are better read in pieces."""
@@ -79,7 +91,12 @@ class PromptPass:
     @property
     def logits(self) -> Tensor:
         """Float32 [SPANS, vocab]: as many as were wanted, the rest holds anything."""
-        return self._recorded.logits
+        return self._recorded.result[0]
+
+    @property
+    def outputs(self) -> Tensor | None:
+        """What the draft model is to follow, where there is one."""
+        return self._recorded.result[1]
 
     def fill(self, rows: Rows, logit_rows: Sequence[int], page_tables: Tensor) -> None:
         """These rows and wanted logits, none in the other places; page_tables int32 [slots, max_pages]."""

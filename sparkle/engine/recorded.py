@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+
+R = TypeVar("R")
 
 
-class Recorded:
-    """`replay` computes, `logits` are of the last replay alone."""
+class Recorded(Generic[R]):
+    """`replay` computes, `result` is of the last replay alone."""
 
-    def __init__(self, compute: Callable[[], Tensor], device: torch.device, *, pool: Any, warm: bool) -> None:
+    def __init__(self, compute: Callable[[], R], device: torch.device, *, pool: Any, warm: bool) -> None:
         """On a GPU records `compute`, which must not wait for it; elsewhere each replay calls it.
 
         `pool`, of torch.cuda.graph_pool_handle, holds the graph's memory; those that share one must not run
@@ -20,24 +21,24 @@ class Recorded:
         """
         self._compute = compute
         self._graph: Any = None
-        self._logits: Tensor | None = None
+        self._result: R | None = None
         if device.type == "cuda":
             if not warm:
                 self._run_aside()
             self._record(pool)
 
     @property
-    def logits(self) -> Tensor:
+    def result(self) -> R:
         """What `compute` gave."""
-        assert self._logits is not None, "nothing was replayed"
-        return self._logits
+        assert self._result is not None, "nothing was replayed"
+        return self._result
 
     def replay(self) -> None:
         """Compute over what the tensors hold now."""
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._logits = self._compute()
+            self._result = self._compute()
 
     def _run_aside(self) -> None:
         # libraries make their handles now, which they cannot while recording
@@ -51,5 +52,5 @@ class Recorded:
         graph = torch.cuda.CUDAGraph()
         # kernels that are new to this process are loaded while recording: no stricter mode allows it
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="relaxed"):
-            self._logits = self._compute()
+            self._result = self._compute()
         self._graph = graph

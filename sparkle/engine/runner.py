@@ -29,7 +29,7 @@ class Model(Protocol):
         ...
 
 
-class DraftModel(Helper[PassBatch], Protocol):
+class DraftModel(Helper[PassBatch, PassBatch], Protocol):
     """What the runner needs of a draft model beside the decoder."""
 
     def forward(self, batch: PassBatch, cache: SequenceCache) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,25 +23,25 @@ def to_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, devic
 
 
 class Pack:
-    """Several int64 tensors of fixed sizes in one: one copy fills them all, in the same memory each time."""
+    """Several tensors of fixed sizes in one: one copy fills them all, in the same memory each time."""
 
-    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        """The tensors are unwritten."""
+    def __init__(self, sizes: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> None:
+        """The tensors are unwritten; `dtype` has 8 bytes."""
         padded = [-(-size // _ALIGN) * _ALIGN for size in sizes]
         starts = [0, *accumulate(padded)]
         self._padded = padded
-        self._whole = torch.empty(starts[-1], dtype=torch.int64, device=device)
+        self._whole = torch.empty(starts[-1], dtype=dtype, device=device)
         self.parts = [
             self._whole[start : start + size] for start, size in zip(starts[:-1], sizes, strict=True)
         ]
 
-    def fill(self, values: Sequence[Sequence[int]]) -> None:
+    def fill(self, values: Sequence[Sequence[int]] | Sequence[Sequence[float]]) -> None:
         """Write the whole of every part."""
-        numbers: list[int] = []
+        numbers: list[float] = []
         for part, size in zip(values, self._padded, strict=True):
             numbers += part
             numbers += [0] * (size - len(part))
-        self._whole.copy_(_host(numbers, torch.int64, self._whole.device), non_blocking=True)
+        self._whole.copy_(_host(numbers, self._whole.dtype, self._whole.device), non_blocking=True)
 
 
 def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
@@ -50,9 +51,14 @@ def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     return made.parts
 
 
-def padded(values: Sequence[int], length: int, filler: int) -> list[int]:
+N = TypeVar("N", int, float)
+
+
+def padded(values: Sequence[N], length: int, filler: N) -> list[N]:
     """`values`, and `filler` up to `length`."""
-    return [*values, *[filler] * (length - len(values))]
+    whole = list(values)
+    whole += [filler] * (length - len(values))
+    return whole
 
 
 def _host(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:

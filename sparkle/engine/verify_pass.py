@@ -1,18 +1,28 @@
-"""A verify pass of one shape, on a GPU as a CUDA graph: inputs stay where they are. Knows no requests."""
+"""A verify pass of one shape: guess, check, draw, accept, follow, on a GPU as one graph. Knows no requests.
+
+Inputs stay where they are; nothing is read back before all of it is done.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
+from sparkle.drafting.helper import Helper
+from sparkle.engine.accept import with_guesses
 from sparkle.engine.buckets import Bucket
+from sparkle.engine.drawn_rows import NARROW, NONE_DRAWN, NOT_DRAWN, DrawnRows
 from sparkle.engine.recorded import Recorded
 from sparkle.engine.rows import Rows, rows_of
 from sparkle.engine.transfer import Pack, padded
-from sparkle.model.fp8_batch import VerifyBatch
+from sparkle.kernels import ops
+from sparkle.model.dflash_selector import Draws
+from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 
 
@@ -24,8 +34,34 @@ class Verifier(Protocol):
         ...
 
 
+class DraftModel(Helper[VerifyBatch, VerifyBatch | PromptBatch], Protocol):
+    """What passes need of a draft model beside the decoder; on a GPU nothing waits for it."""
+
+    def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The decoder's logits, as Verifier.verify, and the outputs for `follow`."""
+        ...
+
+    def read(self, batch: PromptBatch, cache: Fp8Cache) -> tuple[Tensor, Tensor]:
+        """The decoder's logits of a prompt's pass, and the outputs for `follow`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What came of a pass, on the host."""
+
+    tokens: list[int]
+    """Of each row the token drawn behind it; anything where none is drawn."""
+
+    token_ids: list[int]
+    """The rows' own tokens, guesses filled in."""
+
+    counts: list[int]
+    """Of each span how many of its drawn tokens count."""
+
+
 class VerifyPass:
-    """`fill` or write the tensors of `batch`, `replay`, read `logits`: of the last replay alone."""
+    """`fill` and write `batch.page_tables`, `replay`, `read`. The rest is of the last replay alone."""
 
     def __init__(
         self,
@@ -34,15 +70,31 @@ class VerifyPass:
         bucket: Bucket,
         max_pages: int,
         *,
+        vocab_size: int,
+        draws: bool,
+        helper: DraftModel | None = None,
         pool: Any = None,
         warm: bool = False,
     ) -> None:
-        """No place is used yet; `pool` and `warm` as `Recorded` takes them."""
+        """No place is used yet; tokens below `vocab_size` are drawn; `pool`, `warm` as `Recorded` takes them.
+
+        Without `draws` nothing is drawn, and `read` tells of nothing. A `helper` follows, and guesses where
+        `bucket` says so.
+        """
+        assert draws or helper is None, "what is followed is drawn"
         self.bucket = bucket
+        self._decoder, self._cache, self._helper = decoder, cache, helper
+        self._vocab_size = vocab_size
         device = cache.keys.device
-        rows, sequences = bucket.rows, bucket.sequences
-        self._pack = Pack((rows, 3 * rows, rows, sequences + 1, sequences, sequences, sequences), device)
-        token_ids, positions, cells, span_starts, slots, contexts, accepted = self._pack.parts
+        rows, places = bucket.rows, bucket.sequences
+        self._numbers = Pack((rows, 3 * rows, rows, places + 1, *[places] * 3, rows, *[places] * 3), device)
+        token_ids, positions, cells, span_starts, slots, contexts, accepted, *rest = self._numbers.parts
+        self._following, self._firsts, self._counts, self._forced = rest
+        guesses = bucket.width - 1
+        self._floats = Pack([*[rows] * len(NOT_DRAWN), places, places * guesses], device, torch.float64)
+        *columns, temperatures, chances = self._floats.parts
+        self._settings = ops.RowSettings.of(columns)
+        self._draws = Draws(temperatures=temperatures, chances=chances.view(places, guesses))
         self.batch = VerifyBatch(
             token_ids=token_ids,
             positions=positions.view(3, rows),
@@ -50,34 +102,110 @@ class VerifyPass:
             span_starts=span_starts,
             slots=slots,
             contexts=contexts,
-            page_tables=torch.zeros(sequences, max_pages, dtype=torch.int32, device=device),
+            page_tables=torch.zeros(places, max_pages, dtype=torch.int32, device=device),
             accepted=accepted,
             width=bucket.width,
         )
-        self.fill(rows_of((), page_tokens=cache.page_tokens), accepted=[])
-        self._recorded = Recorded(lambda: decoder.verify(self.batch, cache), device, pool=pool, warm=warm)
+        on_gpu = device.type == "cuda"
+        self._draws_here = draws
+        # the GPU writes here itself, before the draft model follows: the host goes on meanwhile
+        self._told = torch.zeros(2 * rows + places, dtype=torch.int64, pin_memory=on_gpu)
+        self._drawn = torch.cuda.Event(external=True) if on_gpu and draws else None  # type: ignore[no-untyped-call]  # as its streams
+        self.fill(rows_of((), page_tokens=cache.page_tokens), NONE_DRAWN, (), accepted=())
+        self._recorded = Recorded(self._compute, device, pool=pool, warm=warm)
 
     @property
     def logits(self) -> Tensor:
         """Float32 [T, vocab]; rows past the last span hold anything."""
-        return self._recorded.logits
+        return self._recorded.result[0]
 
-    def fill(self, rows: Rows, *, accepted: Sequence[int]) -> None:
-        """These rows, and none in the other places; all of `batch` but the page tables."""
+    def fill(
+        self,
+        rows: Rows,
+        drawn: DrawnRows,
+        following: Sequence[int],
+        *,
+        accepted: Sequence[int],
+        forced: Sequence[int] = (),
+    ) -> None:
+        """These rows, and none in the other places; all that a replay reads but the page tables.
+
+        `following` of each row the token behind it, -1 for the one that is drawn; `accepted` of each span's
+        slot; `forced` of each span how many drawn tokens count at least, whatever they are.
+        """
         count, places = self.bucket.rows, self.bucket.sequences
-        positions = padded(rows.positions, count, 0)
-        self._pack.fill(
+        self._numbers.fill(
             (
                 padded(rows.token_ids, count, 0),
-                positions * 3,
+                padded(rows.positions, count, 0) * 3,
                 padded(rows.cells, count, -1),
                 padded(rows.span_starts, places + 1, rows.span_starts[-1]),
                 padded(rows.slots, places, -1),
                 padded(rows.contexts, places, 0),
                 padded(accepted, places, 0),
+                padded(following, count, 0),
+                padded(drawn.firsts, places, 0),
+                padded(drawn.counts, places, 0),
+                padded(forced, places, 0),
             )
+        )
+        settings = [*drawn.settings, *[NOT_DRAWN] * (count - len(drawn.settings))]
+        chances = [chance for row in drawn.draft_chances for chance in padded(row, self.bucket.width - 1, 0)]
+        self._floats.fill(
+            [
+                *(list(column) for column in zip(*settings, strict=True)),
+                padded(drawn.draft_temperatures, places, 0),
+                padded(chances, places * (self.bucket.width - 1), 0),
+            ]
         )
 
     def replay(self) -> None:
-        """Run the pass over what `batch` holds now."""
+        """Run the pass over what was filled in."""
         self._recorded.replay()
+
+    def read(self) -> Checked:
+        """Wait until the tokens are drawn, and see what came of them."""
+        if self._drawn is not None:
+            self._drawn.synchronize()
+        rows = self.bucket.rows
+        told = cast("list[int]", self._told.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch types no lists
+        return Checked(tokens=told[:rows], token_ids=told[rows : 2 * rows], counts=told[2 * rows :])
+
+    def follow(self, following: Tensor, kept: Tensor) -> None:
+        """Let the draft model follow the last replay with other tokens; int64 [T], [S], see Helper.follow."""
+        helper, outputs = self._helper, self._recorded.result[1]
+        if helper is not None and outputs is not None:
+            helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
+
+    def _compute(self) -> tuple[Tensor, Tensor | None]:
+        """Logits, and the outputs that the draft model follows."""
+        batch, helper = self.batch, self._helper
+        if helper is not None and self.bucket.guesses:
+            guesses = helper.propose(batch, count=batch.width - 1, draws=self._draws)
+            token_ids = with_guesses(batch.token_ids, guesses, batch.span_starts, vocab_size=self._vocab_size)
+            batch = dataclasses.replace(batch, token_ids=token_ids)
+        outputs: Tensor | None = None
+        if helper is None:
+            logits = self._decoder.verify(batch, self._cache)
+        else:
+            logits, outputs = helper.verify(batch, self._cache)
+        if not self._draws_here:
+            return logits, outputs
+        tokens, counts = ops.draw_drafts(
+            logits[:, : self._vocab_size],
+            self._settings,
+            batch.token_ids,
+            self._firsts,
+            self._counts,
+            width=batch.width,
+            most=min(NARROW, self._vocab_size),
+        )
+        counts = torch.maximum(counts, self._forced)
+        self._told.copy_(torch.cat((tokens, batch.token_ids, counts)), non_blocking=True)
+        if self._drawn is not None:
+            self._drawn.record()
+        if helper is not None and outputs is not None:
+            following = torch.where(self._following < 0, tokens, self._following)
+            kept = batch.span_starts.diff() - self._counts + counts
+            helper.follow(batch, outputs, following, contexts=batch.contexts, kept=kept)
+        return logits, outputs

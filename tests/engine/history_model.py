@@ -74,6 +74,8 @@ class HistoryModel:
         self.in_pieces: list[tuple[int, ...]] = []
         """Of each read in pieces: the same."""
         self.folds = 0
+        self.broken_tokens: set[int] = set()
+        """Behind these no logit is finite."""
 
     def verify(self, batch: VerifyBatch, cache: Fp8Cache) -> Tensor:
         assert isinstance(cache, TokenCache)
@@ -178,6 +180,8 @@ class HistoryModel:
             assert tokens[:context] == before
             logits[row] = 0.0
             logits[row, next_token(tokens, self._vocab_size)] = 10.0
+            if tokens[-1] in self.broken_tokens:
+                logits[row, 0] = float("inf")
 
     @staticmethod
     def _cell(cache: TokenCache, table: list[int], position: int) -> int:

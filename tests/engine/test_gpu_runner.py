@@ -224,15 +224,15 @@ def test_a_long_chunk_after_a_short_one_finds_its_tokens_folded_in() -> None:
 def test_of_a_span_only_what_is_kept_stays() -> None:
     rig = Rig(sizes(slots=2, pass_tokens=200, kv_tokens=128), (1, 4))
     drawn(rig, span("a", 0, 0, [1, 2, 3, 4]))
-    rig.runner.keep(0, 2)
+    rig.runner.windows.keep(0, 2)
     assert drawn(rig, span("a", 0, 2, [5])) == {"a": follows(1, 2, 5)}
-    rig.runner.keep(0, 0)
+    rig.runner.windows.keep(0, 0)
     assert drawn(rig, span("a", 0, 2, [6, 7])) == {"a": follows(1, 2, 6, 7)}
-    rig.runner.keep(0, 1)
+    rig.runner.windows.keep(0, 1)
     long = list(range(20))
     assert drawn(rig, span("a", 0, 3, long)) == {"a": follows(1, 2, 6, *long)}
     with pytest.raises(AssertionError, match="more than were read"):
-        rig.runner.keep(0, 1)
+        rig.runner.windows.keep(0, 1)
 
 
 def test_a_fresh_request_finds_neither_window_nor_pages_of_the_one_before() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sparkle.engine.buckets import MAX_ROWS, Bucket, buckets_for, smallest
 from sparkle.engine.plan import Span
-from sparkle.engine.rows import pieces_of, rows_of
+from sparkle.engine.rows import following_rows, kept_rows, pieces_of, rows_of
 
 
 def test_buckets_of_one_width_are_powers_of_two_and_all_slots() -> None:
@@ -70,3 +70,44 @@ def test_pieces_are_as_wide_as_they_may_be_and_end_with_their_span() -> None:
     assert pieces.starts == [0, 2, 4, 5, 6]
     assert pieces.contexts == [2, 4, 6, 7]
     assert pieces.slots == [3, 3, 3, 1]
+
+
+def test_with_a_draft_model_each_width_with_room_for_guesses_is_there_twice() -> None:
+    plain, twice = buckets_for(8, (1, 4, 16)), buckets_for(8, (1, 4, 16), guesses=True)
+    assert [bucket for bucket in twice if not bucket.guesses] == list(plain)
+    assert {(bucket.sequences, bucket.width) for bucket in twice if bucket.guesses} == {
+        (bucket.sequences, bucket.width) for bucket in plain if bucket.width > 1
+    }
+    assert smallest(twice, sequences=3, width=2, guesses=True) == Bucket(4, 4, guesses=True)
+    assert smallest(twice, sequences=3, width=2) == Bucket(4, 4)
+    assert smallest(plain, sequences=3, width=2, guesses=True) is None
+
+
+def test_what_follows_each_row_and_what_stays_of_each_span() -> None:
+    def one(
+        request: str, tokens: tuple[int, ...], *, draws: bool, draft: int = 0, following: int | None = None
+    ) -> Span:
+        return Span(
+            request=request,
+            slot=0,
+            start=5,
+            tokens=tokens,
+            pages=(0, 1, 2),
+            draws=draws,
+            fresh=False,
+            draft=tokens[len(tokens) - draft :],
+            following=following,
+        )
+
+    spans = [
+        one("read on", (1, 2, 3), draws=False, following=4),
+        one("ends", (5, 6), draws=True),
+        one("drafts", (7, 8, 9), draws=True, draft=2),
+        one("agrees", (10, 11), draws=True, draft=1),
+        one("broken", (12, 13), draws=True, draft=1),
+        one("test", (14,), draws=False),
+    ]
+    drawn = {"ends": [60], "drafts": [8, 70], "agrees": [11, 80]}
+    assert following_rows(spans, drawn) == [2, 3, 4, 6, 60, 8, 70, -1, 11, 80, -1, -1, -1]
+    assert following_rows(spans, {}) == [2, 3, 4, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1]
+    assert kept_rows(spans, drawn) == [3, 2, 2, 2, 0, 1]

@@ -1,0 +1,252 @@
+"""Short spans by graphs: which one they take, what it is given, what came of it. Knows no long prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkle.engine.buckets import Bucket, buckets_for, smallest
+from sparkle.engine.draw_state import DrawState
+from sparkle.engine.drawn_rows import drawn_on_device, drawn_rows
+from sparkle.engine.plan import TO_GUESS, Drawn, PassResult, Span, joined
+from sparkle.engine.rows import Rows, following_rows, kept_rows, rows_of
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.transfer import pack, padded, to_device
+from sparkle.engine.verify_pass import Checked, DraftModel, Verifier, VerifyPass
+from sparkle.engine.windows import Windows
+from sparkle.model.fp8_cache import Fp8Cache
+from sparkle.schemas.job import Sampling
+
+Acceptance = Callable[[Span], int]
+"""For measurements with random weights: how many tokens count of those drawn for a span, at least one."""
+
+
+class ShortSpans:
+    """Owns the graphs of verify passes.
+
+    The decoder keeps the tokens of a short span apart, in the slot's window, until it is told how many of
+    them stay: all of them, or of a draft the rows that the drawn tokens follow.
+    """
+
+    def __init__(
+        self,
+        decoder: Verifier,
+        cache: Fp8Cache,
+        sampler: Sampler,
+        windows: Windows,
+        page_tables: Tensor,
+        *,
+        widths: Sequence[int],
+        helper: DraftModel | None,
+        acceptance: Acceptance | None,
+        pool: Any,
+    ) -> None:
+        """Captures a graph for each bucket of `widths`, and with a `helper` for those with guesses.
+
+        page_tables int32 [slots, max_pages], as the runner writes them; `pool` as `Recorded` takes it.
+        """
+        assert 1 in widths, "every answer's next token must fit a graph"
+        self._sampler = sampler
+        self._windows = windows
+        self._page_tables = page_tables
+        self._num_pages, self._page_tokens = cache.keys.shape[1:3]
+        self._helped = helper is not None
+        # where nothing is ever guessed the sampler alone draws: its every kernel is proved on the GPU
+        self._draws = self._helped or len(widths) > 1
+        self._acceptance = acceptance
+        num_slots, max_pages = page_tables.shape
+        self._buckets = buckets_for(num_slots, widths, guesses=helper is not None)
+        self._passes: dict[Bucket, VerifyPass] = {}
+        # the largest first: the smaller ones fit into its memory, and need no run in front
+        for bucket in self._buckets:
+            warm = any(one.guesses == bucket.guesses for one in self._passes)
+            self._passes[bucket] = VerifyPass(
+                decoder,
+                cache,
+                bucket,
+                max_pages,
+                vocab_size=sampler.vocab_size,
+                draws=self._draws,
+                helper=helper,
+                pool=pool,
+                warm=warm,
+            )
+
+    def split(self, spans: Sequence[Span]) -> tuple[list[list[Span]], list[Span]]:
+        """The spans for one graph, and the rest: those too long for any, then the longest, until it fits.
+
+        Of the rest, drafts take further graphs: what of them is taken back must be in a window.
+        """
+        groups: list[list[Span]] = []
+        rest: list[Span] = []
+        left = sorted(spans, key=lambda span: len(span.tokens))
+        while left:
+            count = len(left)
+            while count and self._bucket(left[:count]) is None:
+                count -= 1
+            if count:
+                groups.append(left[:count])
+            assert count or not any(span.draft for span in left), "a draft is wider than any graph"
+            rest += [span for span in left[count:] if not span.draft]
+            left = [span for span in left[count:] if span.draft]
+        return groups, rest
+
+    def run(self, spans: Sequence[Span], states: Mapping[str, DrawState]) -> PassResult:
+        """Read, draw and keep what stays; the spans fit one graph. The result is in their order."""
+        bucket = self._bucket(spans)
+        assert bucket is not None, "it was found when the spans were split"
+        chosen = self._passes[bucket]
+        rows = rows_of(spans, page_tokens=self._page_tokens)
+        self._start(chosen, spans, rows, states)
+        checked = chosen.read()
+        guessed = _guessed(spans, rows, checked)
+        spans = [
+            span.with_draft(guessed[span.request]) if span.request in guessed else span for span in spans
+        ]
+        drawing = [
+            _Drawing(span, states[span.request], stop - 1 - len(span.draft), count)
+            for span, stop, count in zip(spans, rows.span_starts[1:], checked.counts, strict=False)
+            if span.draws
+        ]
+        vocab_size = self._sampler.vocab_size
+        left = [one for one in drawing if not (self._draws and drawn_on_device(one.state, vocab_size))]
+        result = joined(
+            spans,
+            _taken([one for one in drawing if one not in left], checked.tokens),
+            self._draw(left, chosen.logits),
+        )
+        drawn = {request: [one.token for one in tokens] for request, tokens in result.by_request.items()}
+        kept = kept_rows(spans, drawn)
+        for span, count in zip(spans, kept, strict=True):
+            self._windows.keep(span.slot, count)
+        if self._helped and left:
+            _follow_again(chosen, following_rows(spans, drawn), kept)
+        return dataclasses.replace(result, guessed=guessed)
+
+    def times_ms(self, clear: Callable[[Span], None]) -> dict[Bucket, float]:
+        """What a pass of each bucket takes, with full drafts behind no context: they add as much behind any.
+
+        `clear` as for a fresh request's span; the pages are any.
+        """
+        return {bucket: self._time_ms(bucket, clear) for bucket in self._buckets}
+
+    def _time_ms(self, bucket: Bucket, clear: Callable[[Span], None]) -> float:
+        chosen, device = self._passes[bucket], self._page_tables.device
+        spans = trial_spans(bucket, num_pages=self._num_pages, page_tokens=self._page_tokens)
+        state = DrawState("", Sampling(), 0, (), self._sampler.vocab_size, device)
+        rows = rows_of(spans, page_tokens=self._page_tokens)
+        for span in spans:
+            clear(span)
+        started_s = 0.0
+        # the second one finds drafts in the windows and the code in the caches, as any later one
+        for _ in range(2):
+            started_s = time.perf_counter()
+            self._start(chosen, spans, rows, {span.request: state for span in spans})
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+        return 1000 * (time.perf_counter() - started_s)
+
+    def _bucket(self, spans: Sequence[Span]) -> Bucket | None:
+        return smallest(
+            self._buckets,
+            sequences=len(spans),
+            width=max(len(span.tokens) for span in spans),
+            guesses=any(span.guesses for span in spans),
+        )
+
+    def _start(
+        self, chosen: VerifyPass, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
+    ) -> None:
+        accept = self._acceptance
+        chosen.fill(
+            rows,
+            drawn_rows(spans, rows.span_starts, states, vocab_size=self._sampler.vocab_size),
+            following_rows(spans, {}),
+            accepted=[self._windows[span.slot] for span in spans],
+            forced=[] if accept is None else [accept(span) if span.draft else 0 for span in spans],
+        )
+        slots = chosen.batch.slots.clamp(min=0)
+        torch.index_select(self._page_tables, 0, slots, out=chosen.batch.page_tables)
+        chosen.replay()
+        for span in spans:
+            self._windows.fill(span.slot, len(span.tokens))
+
+    def _draw(self, left: Sequence[_Drawing], logits: Tensor) -> PassResult:
+        """What the graph left to be drawn."""
+        if not left:
+            return PassResult(drawn=())
+        wanted = [row for one in left for row in one.rows]
+        return self._sampler.draw(
+            logits[to_device(wanted, torch.int64, logits.device)],
+            [one.state for one in left],
+            [one.span.draft for one in left],
+        )
+
+
+def trial_spans(bucket: Bucket, *, num_pages: int, page_tokens: int) -> list[Span]:
+    """Fresh requests that fill a bucket with drafts; where there are too few pages some are written twice."""
+    pages = -(-bucket.width // page_tokens)
+    draft = (TO_GUESS if bucket.guesses else 0,) * (bucket.width - 1)
+    return [
+        Span(
+            request=str(slot),
+            slot=slot,
+            start=0,
+            tokens=(0, *draft),
+            pages=tuple((slot * pages + place) % num_pages for place in range(pages)),
+            draws=True,
+            fresh=True,
+            draft=draft,
+        )
+        for slot in range(bucket.sequences)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """A span that draws, and where in the pass."""
+
+    span: Span
+    state: DrawState
+    first: int
+    """The first row that is drawn behind."""
+
+    count: int
+    """Of the tokens that the graph drew, how many count."""
+
+    @property
+    def rows(self) -> range:
+        """The rows that are drawn behind."""
+        return range(self.first, self.first + 1 + len(self.span.draft))
+
+
+def _guessed(spans: Sequence[Span], rows: Rows, checked: Checked) -> dict[str, tuple[int, ...]]:
+    return {
+        span.request: tuple(checked.token_ids[start + 1 : stop])
+        for span, (start, stop) in zip(spans, pairwise(rows.span_starts), strict=True)
+        if span.guesses
+    }
+
+
+def _taken(drawing: Sequence[_Drawing], tokens: Sequence[int]) -> PassResult:
+    """What the graph drew."""
+    drawn: list[Drawn] = []
+    for one in drawing:
+        for token in tokens[one.first : one.first + one.count]:
+            one.state.accept(token)
+            drawn.append(Drawn(request=one.span.request, token=token))
+    return PassResult(drawn=tuple(drawn), broken=tuple(one.span.request for one in drawing if not one.count))
+
+
+def _follow_again(chosen: VerifyPass, following: Sequence[int], kept: Sequence[int]) -> None:
+    """With tokens that the graph did not draw."""
+    bucket = chosen.bucket
+    known = padded([max(token, 0) for token in following], bucket.rows, 0)
+    chosen.follow(*pack((known, padded(kept, bucket.sequences, 0)), chosen.batch.slots.device))
