@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from sparkle.engine.draft_models import chosen_draft_model
 from sparkle.engine.memory_plan import MemoryPlan, Needs
 from sparkle.engine.runner import Runner
 from sparkle.engine.sampler import Sampler
@@ -25,6 +26,7 @@ class LoadedCpu:
     def __init__(self, directory: Path, config: ModelConfig, sizes: Sizes, watch: Stopwatch) -> None:
         """Raises CheckpointError or one of its kinds, ConfigError where the cache does not fit."""
         device, dtype = torch.device("cpu"), torch.float32
+        draft = chosen_draft_model(sizes, config)
         weights, report = load_weights(directory, config, device=device, dtype=dtype)
         watch.lap("weights_s")
         self.sizes = sizes
@@ -44,6 +46,7 @@ class LoadedCpu:
             raise ConfigError(
                 f"no memory for kv_tokens {sizes.kv_tokens} and slots {sizes.slots}; lower one of them"
             ) from None
+        self._helper = None if draft is None else draft.in_float32(self._decoder, weights, self._cache)
         watch.lap("cache_s")
         self.plan = MemoryPlan(
             device="the CPU",
@@ -61,4 +64,11 @@ class LoadedCpu:
 
     def runner(self, sampler: Sampler, *, max_pages: int) -> Runner:
         """What runs passes; `max_pages`: the most that one request holds."""
-        return Runner(self._decoder, self._cache, sampler, num_slots=self.sizes.slots, max_pages=max_pages)
+        return Runner(
+            self._decoder,
+            self._cache,
+            sampler,
+            num_slots=self.sizes.slots,
+            max_pages=max_pages,
+            helper=self._helper,
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from sparkle.engine.buckets import buckets_for, widths_for
+from sparkle.engine.draft_models import DraftNeeds, chosen_draft_model
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.memory_plan import Needs, plan_memory, workspace_bytes
 from sparkle.engine.sampler import Sampler
@@ -44,7 +45,8 @@ class LoadedGpu:
         Raises ConfigError where the plan does not fit, before anything is loaded; CheckpointError or one of
         its kinds.
         """
-        needs = needs_of(config, sizes)
+        draft = chosen_draft_model(sizes, config)
+        needs = needs_of(config, sizes, None if draft is None else draft.needs())
         self.plan = plan_memory(config, sizes, needs, device=name, free_bytes=free_bytes)
         self.sizes = dataclasses.replace(sizes, kv_tokens=self.plan.kv_tokens)
         watch.lap("plan_s")
@@ -58,6 +60,12 @@ class LoadedGpu:
                 num_slots=sizes.slots,
                 device=device,
             )
+            self._decoder = Fp8Decoder(config, weights)
+            self._helper = (
+                None
+                if draft is None
+                else draft.in_fp8(self._decoder, weights, self.cache, num_slots=sizes.slots)
+            )
         except torch.OutOfMemoryError:
             raise ConfigError(
                 f"{name} had less memory than the plan found, {self.plan.total_bytes / 1e9:,.1f} GB: "
@@ -65,7 +73,6 @@ class LoadedGpu:
             ) from None
         watch.lap("cache_s")
         self.skipped = len(report.skipped)
-        self._decoder = Fp8Decoder(config, weights)
 
     def runner(self, sampler: Sampler, *, max_pages: int) -> GpuRunner:
         """What runs passes, its graphs captured and timed; `max_pages`: the most that one request holds."""
@@ -78,6 +85,7 @@ class LoadedGpu:
             max_pages=max_pages,
             widths=widths,
             prompt_rows=PROMPT_ROWS,
+            helper=self._helper,
         )
         if len(widths) > 1:
             # with one there is nothing to choose
@@ -85,14 +93,19 @@ class LoadedGpu:
         return runner
 
 
-def needs_of(config: ModelConfig, sizes: Sizes) -> Needs:
-    """What the model takes with these sizes; nothing is allocated. Raises as `empty_weights`."""
+def needs_of(config: ModelConfig, sizes: Sizes, draft: DraftNeeds | None = None) -> Needs:
+    """What model and draft model take with these sizes; nothing is allocated. Raises as `empty_weights`."""
     weights = empty_weights(config, _NOWHERE)
     one = Fp8Cache(config, num_pages=1, page_tokens=sizes.page_tokens, num_slots=1, device=_NOWHERE)
-    graph_rows = sum(bucket.rows for bucket in buckets_for(sizes.slots, widths_for(sizes.draft_tokens)))
+    buckets = buckets_for(sizes.slots, widths_for(sizes.draft_tokens), guesses=draft is not None)
+    graph_rows = sum(bucket.rows for bucket in buckets)
+    draft = draft or DraftNeeds()
+    # each graph keeps what the draft model follows; a whole chunk has it twice while it is put together
+    followed = draft.row_bytes * (graph_rows + sum(PROMPT_ROWS) + 2 * sizes.pass_tokens)
     return Needs(
-        weights_bytes=tensor_bytes(weights),
-        slot_bytes=one.state_bytes,
+        weights_bytes=tensor_bytes(weights) + draft.weights_bytes,
+        # of the draft model one slot more, which takes what nobody keeps
+        slot_bytes=one.state_bytes + draft.slot_bytes,
         page_bytes=one.kv_bytes,
-        workspace_bytes=workspace_bytes(config, sizes, graph_rows=graph_rows),
+        workspace_bytes=workspace_bytes(config, sizes, graph_rows=graph_rows) + followed + draft.slot_bytes,
     )

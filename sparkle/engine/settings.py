@@ -15,6 +15,8 @@ from sparkle.model.shapes import bundled_checkpoint
 GPU_PASS_TOKENS = 8448
 """66 tiles of 128 rows, as many as half of the H200's multiprocessors: no product leaves any without work."""
 MAX_DEFAULT_THREADS = 4
+OWN_HEAD = "mtp"
+"""The draft model that is part of the checkpoint."""
 MOST_TOKENS = 10**12
 """Far more than any memory holds: above it, sizes in bytes would fit no machine integer."""
 MOST_THREADS = 1024
@@ -42,6 +44,7 @@ class Sizes:
 
     max_context_tokens: int | None
     draft_tokens: int = 0
+    draft_model: str | None = None
 
     def __post_init__(self) -> None:
         if self.pass_tokens <= self.slots:
@@ -107,6 +110,11 @@ class EngineSettings:
     Never changes an answer.
     """
 
+    draft_model: str | None = None
+    """What guesses where nothing can be copied: "mtp", the checkpoint's own draft head, or the directory of a
+    DFlash2 model; None is copying alone. Nothing is loaded where draft_tokens is 0.
+    """
+
     threads: int | None = None
     """Threads that compute; None is one a core but for one that is left to the worker, at most four."""
 
@@ -146,6 +154,7 @@ class EngineSettings:
             kv_tokens=self.kv_tokens or 32_768,
             max_context_tokens=self.max_context_tokens,
             draft_tokens=self.draft_tokens,
+            draft_model=self.draft_model,
         )
 
     def _gpu_sizes(self) -> Sizes:
@@ -160,6 +169,7 @@ class EngineSettings:
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,
             draft_tokens=self.draft_tokens,
+            draft_model=self.draft_model,
         )
 
 

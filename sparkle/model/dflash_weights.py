@@ -102,6 +102,21 @@ def require_dflash_blocks(config: DFlashConfig) -> None:
             raise UnsupportedModel(f"{name} is {value} but FP8 blocks need a multiple of {ops.BLOCK}")
 
 
+def fp8_bytes(config: DFlashConfig) -> int:
+    """Size of the weights that `load_fp8_dflash_weights` gives, before any is loaded."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    attention = hidden * (config.query_size + 2 * config.kv_size) + config.query_size * hidden
+    dynamic = 2 * SIDES * TAPS * config.conv_groups * hidden
+    matrices = config.num_layers * (attention + dynamic + 3 * hidden * inner) + config.taps_size * hidden
+    # one float32 scale a block
+    in_blocks = matrices + 4 * matrices // ops.BLOCK**2
+    selector = 2 * (2 * config.vocab_size + hidden) * config.selector_rank
+    floats = 4 * (
+        config.num_layers * (2 * SIDES * TAPS * hidden + 2 * hidden + 2 * config.head_dim) + 2 * hidden
+    )
+    return in_blocks + selector + floats
+
+
 def _load(
     directory: Path,
     config: DFlashConfig,

@@ -1,0 +1,174 @@
+"""The setting draft_model: loaded beside the model in both forms, planned for, or refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkle.engine.assemble import assemble
+from sparkle.engine.draft_models import BlockModel, OwnHead
+from sparkle.engine.frames import Delta, Finished
+from sparkle.engine.loaded_gpu import LoadedGpu, needs_of
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
+from sparkle.engine.stopwatch import Stopwatch
+from sparkle.errors import CheckpointError, ConfigError, SparkleError
+from sparkle.model.config import read_config
+from sparkle.model.dflash_cache import DFlashCache
+from sparkle.model.dflash_config import read_dflash_config
+from sparkle.model.dflash_weights import fp8_bytes, load_fp8_dflash_weights
+from sparkle.model.fp8_weights import tensor_bytes
+from sparkle.schemas.job import Job, Sampling
+from tests.model.checkpoint_files import read_fields, read_tensors, write_fields, write_tensors
+from tests.model.dflash_reference import DFlashReference, DFlashShape
+from tests.model.driver import CPU
+
+SETTINGS = EngineSettings(
+    device=Device.CPU, slots=2, pass_tokens=64, kv_tokens=1024, max_context_tokens=100, threads=1
+)
+JOB = Job(prompt_tokens=list(range(40, 70)), max_tokens=12, sampling=Sampling(temperature=0.0))
+
+
+@pytest.fixture(scope="module")
+def with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model with a draft head: its last layer's weights again, and random ones around it."""
+    directory = tmp_path_factory.mktemp("head") / "model"
+    shutil.copytree(default_model(), directory)
+    config = read_fields(directory / "config.json")
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    write_fields(directory / "config.json", config)
+    layers = config["text_config"]["layer_types"]
+    last = max(number for number, kind in enumerate(layers) if kind == "full_attention")
+    tensors = {n: tensor for n, tensor in read_tensors(directory).items() if not n.startswith("mtp.")}
+    prefix = next(name for name in tensors if name.endswith("embed_tokens.weight")).removesuffix(
+        "embed_tokens.weight"
+    )
+    layer = f"{prefix}layers.{last}."
+    for name in [name for name in tensors if name.startswith(layer)]:
+        tensors[f"mtp.layers.0.{name.removeprefix(layer)}"] = tensors[name].clone()
+    hidden = config["text_config"]["hidden_size"]
+    dtype = tensors[f"{layer}input_layernorm.weight"].dtype
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        tensors[f"mtp.{name}.weight"] = torch.zeros(hidden, dtype=dtype)
+    joined = torch.randn(hidden, 2 * hidden, generator=torch.Generator().manual_seed(1)) / hidden**0.5
+    tensors["mtp.fc.weight"] = joined.to(dtype)
+    write_tensors(directory, tensors)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def block_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random DFlash2 model for the bundled one."""
+    directory, config = tmp_path_factory.mktemp("draft"), read_config(default_model())
+    DFlashReference(
+        DFlashShape(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=256,
+            head_dim=64,
+            conv_group_size=16,
+            mask_token_id=config.vocab_size - 1,
+            num_target_layers=config.num_layers,
+            target_layer_ids=(0, config.num_layers - 1),
+        ),
+        seed=3,
+    ).save(directory)
+    return directory
+
+
+def answer(directory: Path, settings: EngineSettings) -> tuple[list[int], dict[str, list[int]]]:
+    """The job's tokens and its drafts."""
+    engine = assemble(directory, settings).engine
+    engine.submit(JOB, JOB.prompt_tokens or [])
+    frames = [frame for _ in range(20) if engine.has_work for frame in engine.step()]
+    (finished,) = [frame for frame in frames if isinstance(frame, Finished)]
+    return [token for frame in frames if isinstance(frame, Delta) for token in frame.tokens], finished.drafts
+
+
+def drafting(draft_model: str, tokens: int = 3) -> EngineSettings:
+    return dataclasses.replace(SETTINGS, draft_tokens=tokens, draft_model=draft_model)
+
+
+def test_on_the_cpu_either_guesses_and_the_answer_stays(with_head: Path, block_model: Path) -> None:
+    plain, none = answer(with_head, SETTINGS)
+    assert none == {}
+    for setting, name in ((OWN_HEAD, "mtp"), (str(block_model), "dflash2")):
+        tokens, drafts = answer(with_head, drafting(setting))
+        assert tokens == plain
+        assert drafts[name][0] > 0
+    # nothing is loaded, and so nothing can be missing, where nothing is drafted
+    assert answer(with_head, drafting("/nowhere", 0)) == (plain, {})
+
+
+def loaded(directory: Path, draft_model: str | None, *, free_bytes: int = 10**10) -> LoadedGpu:
+    sizes = EngineSettings(
+        slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=3, draft_model=draft_model
+    ).sizes(Device.CUDA)
+    config = read_config(directory)
+    return LoadedGpu(directory, config, sizes, Stopwatch(), device=CPU, name="a GPU", free_bytes=free_bytes)
+
+
+def test_the_plan_counts_the_draft_model(with_head: Path, block_model: Path) -> None:
+    config = read_config(with_head)
+    plain = loaded(with_head, None).plan.needs
+    for setting, draft in ((OWN_HEAD, OwnHead(config)), (str(block_model), BlockModel(block_model, config))):
+        made, extra = loaded(with_head, setting), draft.needs()
+        needs = made.plan.needs
+        assert needs == needs_of(config, dataclasses.replace(made.sizes), extra)
+        assert needs.weights_bytes - plain.weights_bytes == extra.weights_bytes
+        assert needs.slot_bytes - plain.slot_bytes == extra.slot_bytes
+        # the graphs with guesses keep their logits, and all of them what is followed
+        assert (
+            needs.workspace_bytes - plain.workspace_bytes > 4 * config.vocab_size * (4 + 8) + extra.slot_bytes
+        )
+        assert made.runner(Sampler(100), max_pages=4).draft_model is not None
+
+
+def test_what_the_draft_models_take_is_what_they_allocate(block_model: Path) -> None:
+    config = read_dflash_config(block_model, read_config(default_model()))
+    weights = load_fp8_dflash_weights(block_model, config, CPU)
+    assert fp8_bytes(config) == pytest.approx(tensor_bytes(weights), rel=1e-3)
+    rings = DFlashCache(config, num_slots=4, device=CPU, dtype=torch.bfloat16)
+    needs = BlockModel(block_model, read_config(default_model())).needs()
+    assert 5 * needs.slot_bytes == rings.bytes
+
+
+def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(default_model(), directory)
+    config = read_fields(directory / "config.json")
+    config["text_config"]["mtp_num_hidden_layers"] = 0
+    write_fields(directory / "config.json", config)
+    with pytest.raises(ConfigError, match="draft_model is mtp but the model has no draft head; name the dir"):
+        assemble(directory, drafting(OWN_HEAD))
+
+
+@pytest.mark.parametrize("form", ["float32", "FP8"])
+def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(
+    block_model: Path, tmp_path: Path, form: str
+) -> None:
+    def load(directory: Path) -> None:
+        if form == "FP8":
+            loaded(default_model(), str(directory))
+        else:
+            assemble(default_model(), drafting(str(directory)))
+
+    def refused(directory: Path, kind: type[SparkleError], match: str) -> None:
+        with pytest.raises(kind, match=f"^draft_model {directory}: {match}"):
+            load(directory)
+
+    refused(tmp_path / "nowhere", CheckpointError, ".*config.json")
+    other = tmp_path / "other"
+    shutil.copytree(block_model, other)
+    config = read_fields(other / "config.json")
+    write_fields(other / "config.json", {**config, "vocab_size": 99_999})
+    refused(other, CheckpointError, "vocab_size is 99999 but the model it drafts for has")
+    write_fields(other / "config.json", {**config, "intermediate_size": 384})
+    refused(other, CheckpointError, "layers.0.mlp.*shape")
+    (other / "model.safetensors").unlink()
+    write_fields(other / "config.json", config)
+    refused(other, CheckpointError, ".*safetensors")
