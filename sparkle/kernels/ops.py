@@ -15,6 +15,15 @@ import torch
 from torch import Tensor
 
 from sparkle.kernels import reference, reference_sequence
+
+# re-exported under their own names: each is checked where it stands
+from sparkle.kernels.block_conv import BlockTaps as BlockTaps
+from sparkle.kernels.block_conv import block_conv as block_conv
+from sparkle.kernels.block_conv import block_conv_add as block_conv_add
+from sparkle.kernels.block_conv import block_conv_quantise as block_conv_quantise
+from sparkle.kernels.candidate_path import Candidates as Candidates
+from sparkle.kernels.candidate_path import Draws as Draws
+from sparkle.kernels.candidate_path import candidate_path as candidate_path
 from sparkle.kernels.checks import (
     FLOATS,
     require_dense,
@@ -23,8 +32,6 @@ from sparkle.kernels.checks import (
     require_shape,
     require_spans,
 )
-
-# re-exported under their own names: each is checked where it stands
 from sparkle.kernels.compiled import CompileCount as CompileCount
 from sparkle.kernels.compiled import keep_compiled_kernels as keep_compiled_kernels
 from sparkle.kernels.delta_rule_inputs import require_delta_rule
@@ -43,6 +50,7 @@ from sparkle.kernels.gdn_step import gdn_step as gdn_step
 from sparkle.kernels.largest import largest as largest
 from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
 from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
+from sparkle.kernels.narrow_linear import MAX_COLUMNS
 from sparkle.kernels.narrow_linear import narrow_linear as narrow_linear
 from sparkle.kernels.norm_quant import add_rms_norm_both as add_rms_norm_both
 from sparkle.kernels.norm_quant import add_rms_norm_quantise as add_rms_norm_quantise
@@ -53,12 +61,17 @@ from sparkle.kernels.quantise import Fp8Blocks as Fp8Blocks
 from sparkle.kernels.quantise import Fp8Rows as Fp8Rows
 from sparkle.kernels.quantise import quantise_blocks as quantise_blocks
 from sparkle.kernels.quantise import quantise_rows as quantise_rows
+from sparkle.kernels.ring_attention import Rings as Rings
+from sparkle.kernels.ring_attention import ring_attention as ring_attention
+from sparkle.kernels.ring_attention import ring_attention_quantised as ring_attention_quantised
 from sparkle.kernels.rotary_table import rotary_table as rotary_table
 from sparkle.kernels.sigmoid_mul_quant import sigmoid_mul_quantise as sigmoid_mul_quantise
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
 from sparkle.kernels.verify_attention import verify_attention as verify_attention
 from sparkle.kernels.verify_attention import verify_attention_quantised as verify_attention_quantised
 
+MOST_NARROW_COLUMNS = MAX_COLUMNS
+"""Outputs of narrow_linear at most."""
 BLOCK = reference.BLOCK
 """Rows and columns of a quantised matrix that share one scale."""
 

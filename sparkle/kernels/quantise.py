@@ -42,6 +42,11 @@ class Fp8Blocks:
     scales: Tensor
     """float32 [ceil(N/128), K/128], dense."""
 
+    def rows(self, first: int, end: int) -> Fp8Blocks:
+        """A view of the rows first..end; `first` begins a block."""
+        assert first % GROUP == 0, "a block has one scale"
+        return Fp8Blocks(self.values[first:end], self.scales[first // GROUP : -(-end // GROUP)])
+
 
 def quantise_rows(x: Tensor) -> Fp8Rows:
     """An activation in 1x128 groups. x float [M, K], rows may be strided, K a multiple of 128."""

@@ -78,16 +78,19 @@ _RING = {
     (5120, 6144): (3, 1),  # out
     (34816, 5120): (1, 2),  # gate_up, for the bench: in the engine it is one with SiLU, in gate_up.py
     (5120, 17408): (3, 1),  # down
+    (5120, 10240): (3, 1),  # joined, of the draft head
+    (5120, 4096): (3, 1),  # out, of DFlash2; its other products take the kernel for any shape
 }
 
 # by the rows a program holds; bench/head_sweep.py measures, the figures stand in bench/results
-_HEAD = (248320, 5120)
+_HEADS = ((248320, 5120), (65536, 5120))
+"""All tokens, and those that are guessed."""
 _HEAD_TILES = {16: _Tile(64, 6, 4, 1), 32: _Tile(128, 3, 4, 2), 64: _Tile(128, 3, 4, 1)}
 
 
 def measured_shapes() -> list[tuple[int, int]]:
     """The shapes [N, K] with settings of their own."""
-    return [*_RING, _HEAD]
+    return [*_RING, *_HEADS]
 
 
 def ring_settings(columns: int, depth: int, *, rows: int) -> RingSettings | None:
@@ -101,7 +104,7 @@ def ring_settings(columns: int, depth: int, *, rows: int) -> RingSettings | None
 
 def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:
     """The settings of the kernel that takes a weight of any shape [columns, depth], for `rows` rows."""
-    if (columns, depth) == _HEAD:
+    if (columns, depth) in _HEADS:
         tile, split = _HEAD_TILES[block_rows(rows)], 1
     else:
         # about two programs a multiprocessor, each with at least four groups of K
