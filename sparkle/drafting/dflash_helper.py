@@ -18,6 +18,7 @@ from sparkle.model.dflash_selector import Draws
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
+from sparkle.model.fp8_dflash import Fp8DFlash
 from sparkle.model.taps import Taps
 
 
@@ -26,7 +27,7 @@ class DFlashHelper:
 
     name = "dflash2"
 
-    def __init__(self, model: DFlash, ring: DFlashCache) -> None:
+    def __init__(self, model: DFlash | Fp8DFlash, ring: DFlashCache) -> None:
         self._model = model
         self._ring = ring
 
@@ -74,7 +75,9 @@ class FloatDFlashHelper(DFlashHelper):
 class Fp8DFlashHelper(DFlashHelper):
     """In FP8, beside `decoder`."""
 
-    def __init__(self, decoder: Fp8Decoder, model: DFlash, config: DFlashConfig, ring: DFlashCache) -> None:
+    def __init__(
+        self, decoder: Fp8Decoder, model: DFlash | Fp8DFlash, config: DFlashConfig, ring: DFlashCache
+    ) -> None:
         super().__init__(model, ring)
         self._decoder = decoder
         self._layers = config.target_layers

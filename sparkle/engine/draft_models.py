@@ -24,6 +24,7 @@ from sparkle.model.dflash_config import read_dflash_config
 from sparkle.model.dflash_weights import fp8_bytes, load_dflash_weights, load_fp8_dflash_weights
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
+from sparkle.model.fp8_dflash import Fp8DFlash
 from sparkle.model.fp8_mtp import Fp8Mtp
 from sparkle.model.fp8_weights import Fp8DecoderWeights
 from sparkle.model.mtp import Mtp
@@ -105,7 +106,7 @@ class BlockModel:
         device, config = cache.keys.device, self._config
         with _named(self._directory):
             own = load_fp8_dflash_weights(self._directory, config, device)
-        model = DFlash(config, own, embedding=weights.embedding, lm_head=weights.lm_head)
+        model = Fp8DFlash(config, own, embedding=weights.embedding, lm_head=weights.lm_head)
         ring = DFlashCache(config, num_slots=num_slots, device=device, dtype=torch.bfloat16)
         return Fp8DFlashHelper(decoder, model, config, ring)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,39 +17,41 @@ from torch import Tensor
 from sparkle.errors import TensorMismatch, UnsupportedModel
 from sparkle.kernels import ops
 from sparkle.model.dflash_config import DFlashConfig
-from sparkle.model.matrix import Matrix
 from sparkle.model.tensor_files import TensorFiles
 from sparkle.model.tensor_loader import TensorLoader
 
 SIDES, TAPS = 2, 2
 """Of a convolution: in front of what it wraps and behind it; this row and the row before."""
 
+M = TypeVar("M", bound=Tensor | ops.Fp8Blocks)
+"""The form of a matrix [rows, columns]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionWeights:
+class ConvolutionWeights(Generic[M]):
     """The two-tap convolutions on both sides of attention, or of the MLP; G groups of channels."""
 
     base: Tensor  # float32 [sides, taps, hidden]
-    dynamic: Matrix  # [sides · taps · G, hidden]: what is added to a group's taps, from the row itself
+    dynamic: M  # [sides · taps · G, hidden]: what is added to a group's taps, from the row itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DFlashLayerWeights:
+class DFlashLayerWeights(Generic[M]):
     """One layer; H query heads and Hkv key and value heads of width D.
 
     All norms of the model are stored less 1, as ops.rms_norm takes them: the files hold factors.
     """
 
     input_norm: Tensor  # float32 [hidden]
-    attention_conv: ConvolutionWeights
-    qkv: Matrix  # [(H + 2 Hkv) D, hidden]: queries, keys, values
+    attention_conv: ConvolutionWeights[M]
+    qkv: M  # [(H + 2 Hkv) D, hidden]: queries, keys, values
     query_norm: Tensor  # float32 [D]
     key_norm: Tensor  # float32 [D]
-    out: Matrix  # [hidden, H D]
+    out: M  # [hidden, H D]
     mlp_norm: Tensor  # float32 [hidden]
-    mlp_conv: ConvolutionWeights
-    gate_up: Matrix  # [2 intermediate, hidden]
-    down: Matrix  # [hidden, intermediate]
+    mlp_conv: ConvolutionWeights[M]
+    gate_up: M  # [2 intermediate, hidden]
+    down: M  # [hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +64,17 @@ class SelectorWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DFlashWeights:
+class DFlashWeights(Generic[M]):
     """The draft model."""
 
-    fuse: Matrix  # [hidden, tapped layers · hidden]
+    fuse: M  # [hidden, tapped layers · hidden]
     context_norm: Tensor  # float32 [hidden]
-    layers: tuple[DFlashLayerWeights, ...]
+    layers: tuple[DFlashLayerWeights[M], ...]
     norm: Tensor  # float32 [hidden]
     selector: SelectorWeights
 
 
-def load_dflash_weights(directory: Path, config: DFlashConfig, device: torch.device) -> DFlashWeights:
+def load_dflash_weights(directory: Path, config: DFlashConfig, device: torch.device) -> DFlashWeights[Tensor]:
     """The weights in float32, as `config` (of the same directory) wants them.
 
     Raises TensorMismatch naming a tensor that is missing, unknown, of another shape or of another dtype, and
@@ -80,7 +83,9 @@ def load_dflash_weights(directory: Path, config: DFlashConfig, device: torch.dev
     return _load(directory, config, device, torch.float32, lambda matrix: matrix)
 
 
-def load_fp8_dflash_weights(directory: Path, config: DFlashConfig, device: torch.device) -> DFlashWeights:
+def load_fp8_dflash_weights(
+    directory: Path, config: DFlashConfig, device: torch.device
+) -> DFlashWeights[ops.Fp8Blocks]:
     """The same in FP8 blocks, the selector in bfloat16.
 
     Raises UnsupportedModel besides, as `require_dflash_blocks`.
@@ -100,14 +105,22 @@ def require_dflash_blocks(config: DFlashConfig) -> None:
     ):
         if value % ops.BLOCK:
             raise UnsupportedModel(f"{name} is {value} but FP8 blocks need a multiple of {ops.BLOCK}")
+    if ops.BLOCK % config.conv_group:
+        raise UnsupportedModel(f"conv_group_size is {config.conv_group} but must divide {ops.BLOCK}")
+    if config.selector_rank > ops.MOST_NARROW_COLUMNS:
+        raise UnsupportedModel(
+            f"selector_rank is {config.selector_rank} but must be at most {ops.MOST_NARROW_COLUMNS}"
+        )
 
 
 def fp8_bytes(config: DFlashConfig) -> int:
-    """Size of the weights that `load_fp8_dflash_weights` gives, before any is loaded."""
+    """Size of what `load_fp8_dflash_weights` gives and of Fp8DFlash's copy of keys' and values' rows."""
     hidden, inner = config.hidden_size, config.intermediate_size
     attention = hidden * (config.query_size + 2 * config.kv_size) + config.query_size * hidden
     dynamic = 2 * SIDES * TAPS * config.conv_groups * hidden
-    matrices = config.num_layers * (attention + dynamic + 3 * hidden * inner) + config.taps_size * hidden
+    copied = 2 * config.kv_size * hidden
+    matrices = config.num_layers * (attention + dynamic + 3 * hidden * inner + copied)
+    matrices += config.taps_size * hidden
     # one float32 scale a block
     in_blocks = matrices + 4 * matrices // ops.BLOCK**2
     selector = 2 * (2 * config.vocab_size + hidden) * config.selector_rank
@@ -122,8 +135,8 @@ def _load(
     config: DFlashConfig,
     device: torch.device,
     dtype: torch.dtype,
-    form: Callable[[Tensor], Matrix],
-) -> DFlashWeights:
+    form: Callable[[Tensor], M],
+) -> DFlashWeights[M]:
     files = TensorFiles(directory)
     loader = _Loader(TensorLoader(files, device=device, dtype=dtype, prefix=""), config, form)
     hidden, rank = config.hidden_size, config.selector_rank
@@ -144,15 +157,15 @@ def _load(
     return weights
 
 
-class _Loader:
+class _Loader(Generic[M]):
     """The tensors of one directory, matrices in `form`."""
 
-    def __init__(self, tensors: TensorLoader, config: DFlashConfig, form: Callable[[Tensor], Matrix]) -> None:
+    def __init__(self, tensors: TensorLoader, config: DFlashConfig, form: Callable[[Tensor], M]) -> None:
         self._tensors = tensors
         self._config = config
         self._form = form
 
-    def layer(self, prefix: str) -> DFlashLayerWeights:
+    def layer(self, prefix: str) -> DFlashLayerWeights[M]:
         config = self._config
         hidden, inner = config.hidden_size, config.intermediate_size
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -176,7 +189,7 @@ class _Loader:
             down=self.matrix(inner, {f"{mlp}.down_proj": hidden}),
         )
 
-    def _convolution(self, prefix: str) -> ConvolutionWeights:
+    def _convolution(self, prefix: str) -> ConvolutionWeights[M]:
         hidden = self._config.hidden_size
         rows = SIDES * TAPS * self._config.conv_groups
         return ConvolutionWeights(
@@ -184,7 +197,7 @@ class _Loader:
             dynamic=self.matrix(hidden, {f"{prefix}.kernel_projection": rows}),
         )
 
-    def matrix(self, columns: int, modules: Mapping[str, int]) -> Matrix:
+    def matrix(self, columns: int, modules: Mapping[str, int]) -> M:
         """The weights of modules of so many rows each, one below the other."""
         parts = [self.plain(f"{module}.weight", rows, columns) for module, rows in modules.items()]
         return self._form(parts[0] if len(parts) == 1 else torch.cat(parts))

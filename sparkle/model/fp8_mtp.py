@@ -16,20 +16,29 @@ from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_layer import Fp8Layer
 from sparkle.model.fp8_weights import Fp8DecoderWeights
-from sparkle.model.mtp_chain import ChainStart, verify_rows
+from sparkle.model.mtp_chain import ChainStart, chain_rows
 from sparkle.model.side_stream import SideStream
 
 
 class Fp8Mtp:
-    """Keeps its keys and values in the last layer of the decoder's cache, in the decoder's pages."""
+    """Keeps its keys and values in the last layer of the decoder's cache, in the decoder's pages.
 
-    def __init__(self, config: ModelConfig, weights: Fp8DecoderWeights) -> None:
+    Only the first `draft_vocab_size` tokens are ever guessed, all where it is None: the lower a token's
+    number, the more frequent it is, and the output product is most of what a guess costs.
+    """
+
+    def __init__(
+        self, config: ModelConfig, weights: Fp8DecoderWeights, *, draft_vocab_size: int | None = None
+    ) -> None:
         assert weights.mtp is not None, "a checkpoint without a draft head has no MTP"
         self._config = config
-        self._decoder = weights
+        self._embedding = weights.embedding
+        self._vocabulary = draft_vocab_size or config.vocab_size
+        self._lm_head = weights.lm_head.rows(0, self._vocabulary)
         self._weights = weights.mtp
         rank = config.layer_types.count(LayerType.FULL)
-        self._layer = Fp8Layer(config, weights.mtp.layer, rank, SideStream(weights.embedding.device))
+        self._side = SideStream(weights.embedding.device)
+        self._layer = Fp8Layer(config, weights.mtp.layer, rank, self._side)
 
     @torch.inference_mode()
     def read(self, batch: VerifyBatch | PromptBatch, hidden: Tensor, cache: Fp8Cache) -> Tensor:
@@ -37,11 +46,33 @@ class Fp8Mtp:
 
         See mtp.Mtp.read; `hidden` is bfloat16 [T, hidden], as `Fp8Decoder.verify_with_hidden` gives it.
         """
+        return self._read(batch, self._normed(hidden), cache)[0]
+
+    @torch.inference_mode()
+    def draft(self, start: ChainStart, cache: Fp8Cache, *, count: int) -> Tensor:
+        """The likeliest tokens one after another, of equal ones the lowest: int64 [S, count].
+
+        Guesses of an unused place, and those past the pages that a sequence holds, are any tokens.
+        """
+        # what does not depend on a guess is computed beside its output product
+        rows = self._side.start(lambda: chain_rows(start, steps=count - 1, page_tokens=cache.page_tokens))
+        outputs, x = start.outputs, ops.quantise_rows(start.outputs)
+        tokens: list[Tensor] = []
+        for step in range(1, count):
+            before = self._side.start(lambda: self._normed(outputs))  # noqa: B023 it runs at once
+            tokens.append(self._likeliest(x))
+            batch = rows.wait().batch(step, tokens[-1])
+            outputs, x = self._read(batch, before.wait(), cache)
+        return torch.stack([*tokens, self._likeliest(x)], dim=1)
+
+    def _read(
+        self, batch: VerifyBatch | PromptBatch, before: ops.Fp8Rows, cache: Fp8Cache
+    ) -> tuple[Tensor, ops.Fp8Rows]:
+        """The output of `read` behind `_normed` rows, and the same quantised."""
         config, weights = self._config, self._weights
-        embedded = F.embedding(batch.token_ids, self._decoder.embedding)
+        embedded = F.embedding(batch.token_ids, self._embedding)
         eps = config.rms_norm_eps
         _, token = ops.add_rms_norm_quantise(embedded, None, weights.embedding_norm, eps=eps)
-        _, before = ops.add_rms_norm_quantise(hidden, None, weights.hidden_norm, eps=eps)
         table = ops.rotary_table(
             batch.positions,
             theta=config.rope_theta,
@@ -50,32 +81,16 @@ class Fp8Mtp:
         )
         x = ops.fp8_linear(_beside(token, before), weights.joined)
         _, x, addend = self._layer.forward(x, None, table, batch, cache)
-        return ops.add_rms_norm_both(x, addend, weights.norm, eps=eps)[1]
+        _, outputs, quantised = ops.add_rms_norm_both(x, addend, weights.norm, eps=eps)
+        return outputs, quantised
 
-    @torch.inference_mode()
-    def logits(self, outputs: Tensor) -> Tensor:
-        """Float32 [R, vocab], of the token after next; outputs bfloat16 [R, hidden]."""
-        return ops.lm_head_logits(
-            ops.quantise_rows(outputs), self._decoder.lm_head, vocabulary=self._config.vocab_size
-        )
+    def _normed(self, hidden: Tensor) -> ops.Fp8Rows:
+        """The decoder's or the head's output as the joined product takes it."""
+        eps = self._config.rms_norm_eps
+        return ops.add_rms_norm_quantise(hidden, None, self._weights.hidden_norm, eps=eps)[1]
 
-    @torch.inference_mode()
-    def draft(self, start: ChainStart, cache: Fp8Cache, *, count: int) -> Tensor:
-        """The likeliest tokens one after another, of equal ones the lowest: int64 [S, count].
-
-        Guesses of an unused place, and those past the pages that a sequence holds, are any tokens.
-        """
-        outputs = start.outputs
-        tokens = [self._likeliest(outputs)]
-        for step in range(1, count):
-            rows = verify_rows(start, tokens[-1], step, page_tokens=cache.page_tokens)
-            outputs = self.read(rows, outputs, cache)
-            tokens.append(self._likeliest(outputs))
-        return torch.stack(tokens, dim=1)
-
-    def _likeliest(self, outputs: Tensor) -> Tensor:
-        vocabulary = self._config.vocab_size
-        return ops.lm_head_greedy(ops.quantise_rows(outputs), self._decoder.lm_head, vocabulary=vocabulary)[0]
+    def _likeliest(self, x: ops.Fp8Rows) -> Tensor:
+        return ops.lm_head_greedy(x, self._lm_head, vocabulary=self._vocabulary)[0]
 
 
 def _beside(first: ops.Fp8Rows, second: ops.Fp8Rows) -> ops.Fp8Rows:

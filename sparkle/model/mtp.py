@@ -24,13 +24,17 @@ class Mtp:
     """Keeps its keys and values in the last layer of the decoder's cache, in the decoder's pages.
 
     Of each sequence it must have read all tokens before a chain, in order: the prompt's, and as they are
-    accepted the answer's.
+    accepted the answer's. Only the first `draft_vocab_size` tokens are ever guessed, all where it is None:
+    the lower a token's number, the more frequent it is.
     """
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: DecoderWeights, *, draft_vocab_size: int | None = None
+    ) -> None:
         assert weights.mtp is not None, "a checkpoint without a draft head has no MTP"
         self._config = config
-        self._decoder = weights
+        self._embedding = weights.embedding
+        self._lm_head = weights.lm_head[: draft_vocab_size or config.vocab_size]
         self._weights = weights.mtp
         self._layer = DecoderLayer(config, weights.mtp.layer, config.layer_types.count(LayerType.FULL))
 
@@ -42,7 +46,7 @@ class Mtp:
         token after its own. Rows that turn out wrong are written over by the next that stand in their cells.
         """
         config, weights = self._config, self._weights
-        embedded = F.embedding(batch.token_ids, self._decoder.embedding)
+        embedded = F.embedding(batch.token_ids, self._embedding)
         pair = (
             ops.rms_norm(embedded, weights.embedding_norm, eps=config.rms_norm_eps),
             ops.rms_norm(hidden, weights.hidden_norm, eps=config.rms_norm_eps),
@@ -53,8 +57,8 @@ class Mtp:
 
     @torch.inference_mode()
     def logits(self, outputs: Tensor) -> Tensor:
-        """Float32 [R, vocab], of the token after next; outputs [R, hidden]."""
-        return F.linear(outputs, self._decoder.lm_head).float()
+        """Float32 [R, tokens that may be guessed], of the token after next; outputs [R, hidden]."""
+        return F.linear(outputs, self._lm_head).float()
 
     @torch.inference_mode()
     def draft(self, start: ChainStart, cache: SequenceCache, *, count: int) -> Tensor:

@@ -38,29 +38,53 @@ def chain_start(
     )
 
 
-def verify_rows(start: ChainStart, tokens: Tensor, step: int, *, page_tokens: int) -> VerifyBatch:
-    """The row of each sequence's guess number `step`, from 1: tokens int64 [S]. Shapes are those of a graph.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRows:
+    """The rows of all guesses of a chain but for their tokens; N steps, of which each is one row a sequence.
 
     A row that no page is held for, and one of an unused place, reads the first cell of any page and writes
     nothing: what it gives is to be dropped.
     """
-    places = start.contexts + (step - 1)
+
+    positions: Tensor  # int64 [3, N, S]
+    cells: Tensor  # int64 [N, S]
+    contexts: Tensor  # int64 [N, S]
+    page_tables: Tensor  # int32 [S, max_pages], without negative entries
+    span_starts: Tensor  # int64 [S+1]
+    accepted: Tensor  # int64 [S], zeros
+
+    def batch(self, step: int, tokens: Tensor) -> VerifyBatch:
+        """The rows of guess number `step`, from 1, which is behind tokens int64 [S]; shapes are a graph's."""
+        return VerifyBatch(
+            token_ids=tokens,
+            positions=self.positions[:, step - 1],
+            cells=self.cells[step - 1],
+            span_starts=self.span_starts,
+            slots=self.span_starts[:-1],
+            contexts=self.contexts[step - 1],
+            page_tables=self.page_tables,
+            accepted=self.accepted,
+            width=1,
+        )
+
+
+def chain_rows(start: ChainStart, *, steps: int, page_tokens: int) -> ChainRows:
+    """The rows behind `start`: none of them but for its token depends on a guess."""
+    sequences, device = start.contexts.shape[0], start.contexts.device
+    step = torch.arange(steps, device=device)[:, None]
+    places = start.contexts + step
     held_tokens = (start.page_tables >= 0).sum(dim=1) * page_tokens
     real = (start.contexts > 0) & (places < held_tokens)
     page_tables = start.page_tables.clamp(min=0)
-    last_entry = page_tables.shape[1] - 1
-    pages = page_tables.gather(1, (places // page_tokens).clamp(max=last_entry)[:, None])[:, 0]
-    starts = torch.arange(places.shape[0] + 1, device=places.device)
-    return VerifyBatch(
-        token_ids=tokens,
-        positions=start.positions + step,
+    entries = (places // page_tokens).clamp(max=page_tables.shape[1] - 1)
+    pages = page_tables.gather(1, entries.t()).t()
+    return ChainRows(
+        positions=start.positions[:, None] + (step + 1),
         cells=torch.where(real, pages * page_tokens + places % page_tokens, -1),
-        span_starts=starts,
-        slots=starts[:-1],
         contexts=torch.where(real, places, 0),
         page_tables=page_tables,
-        accepted=torch.zeros_like(places),
-        width=1,
+        span_starts=torch.arange(sequences + 1, device=device),
+        accepted=torch.zeros_like(start.contexts),
     )
 
 

@@ -26,7 +26,9 @@ from sparkle.model.random_values import ADDED_SHARE
 NORM_SPREAD = 0.1
 
 
-def random_dflash_weights(config: DFlashConfig, device: torch.device, seed: int) -> DFlashWeights:
+def random_dflash_weights(
+    config: DFlashConfig, device: torch.device, seed: int
+) -> DFlashWeights[ops.Fp8Blocks]:
     """Weights with which activations stay of order 1; equal for equal seeds on one kind of device.
 
     Raises UnsupportedModel as `require_dflash_blocks`.
@@ -47,7 +49,7 @@ def random_dflash_weights(config: DFlashConfig, device: torch.device, seed: int)
     )
 
 
-def _layer(draw: _Draw, config: DFlashConfig) -> DFlashLayerWeights:
+def _layer(draw: _Draw, config: DFlashConfig) -> DFlashLayerWeights[ops.Fp8Blocks]:
     hidden, inner = config.hidden_size, config.intermediate_size
     return DFlashLayerWeights(
         input_norm=draw.norm(hidden),
@@ -63,7 +65,7 @@ def _layer(draw: _Draw, config: DFlashConfig) -> DFlashLayerWeights:
     )
 
 
-def _convolution(draw: _Draw, config: DFlashConfig) -> ConvolutionWeights:
+def _convolution(draw: _Draw, config: DFlashConfig) -> ConvolutionWeights[ops.Fp8Blocks]:
     base = draw.floats(SIDES, TAPS, config.hidden_size, spread=0.2)
     base[:, 0] += 1.0  # mostly the row itself
     dynamic = draw.blocks(SIDES * TAPS * config.conv_groups, config.hidden_size, share=0.2)

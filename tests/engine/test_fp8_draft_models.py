@@ -16,12 +16,12 @@ from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Sizes, default_model
 from sparkle.engine.verify_pass import DraftModel
 from sparkle.model.config import ModelConfig
-from sparkle.model.dflash import DFlash
 from sparkle.model.dflash_cache import DFlashCache
 from sparkle.model.dflash_config import read_dflash_config
 from sparkle.model.dflash_weights import load_fp8_dflash_weights
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
+from sparkle.model.fp8_dflash import Fp8DFlash
 from sparkle.model.fp8_mtp import Fp8Mtp
 from sparkle.model.fp8_weights import Fp8DecoderWeights
 from sparkle.schemas.ids import new_job_id
@@ -89,7 +89,7 @@ class Model:
             head = Fp8Mtp(config, weights)
             return Fp8MtpHelper(decoder, head, cache, num_slots=slots, hidden_size=config.hidden_size)
         draft_config = read_dflash_config(self.draft, config)
-        model = DFlash(
+        model = Fp8DFlash(
             draft_config,
             load_fp8_dflash_weights(self.draft, draft_config, device),
             embedding=weights.embedding,

@@ -25,10 +25,17 @@ SPARE_TOKENS = 20
 class Fp8MtpDriver(Fp8Driver):
     """Each reads all tokens but the last of a sequence; the head is given the next ones."""
 
-    def __init__(self, config: ModelConfig, weights: Fp8DecoderWeights, *, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Fp8DecoderWeights,
+        *,
+        device: torch.device,
+        draft_vocab_size: int | None = None,
+    ) -> None:
         self.decoder = Fp8Decoder(config, weights)
         super().__init__(self.decoder, config, device=device, num_tokens=4096)
-        self.mtp = Fp8Mtp(config, weights)
+        self.mtp = Fp8Mtp(config, weights, draft_vocab_size=draft_vocab_size)
         self.batch: PromptBatch | VerifyBatch | None = None
         """The decoder's last."""
         self.hidden = torch.empty(0)

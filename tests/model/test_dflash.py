@@ -197,7 +197,8 @@ def test_no_two_kept_rows_go_to_one_place(drafting: Drafting) -> None:
         kept=torch.tensor([3 * window + 2, 0, 4]),
     )
     positions, cells = drafting.cache.place(batch, 4 * window + 3)
-    spare = (drafting.cache.keys.shape[1] - 1) * window
+    spare = (drafting.cache.keys.shape[1] - 1) * drafting.cache.keys.shape[2]
+    assert drafting.cache.keys.shape[2] == window + 16
     kept = cells[cells < spare]
     assert len(kept) == len(set(whole(kept))) == window + 4
     # the newest of the first span, the first four of the last
@@ -218,11 +219,21 @@ def test_a_slot_keeps_nothing_of_the_sequence_before(drafting: Drafting) -> None
 def test_a_draft_leaves_the_context_as_it_is(drafting: Drafting) -> None:
     drafting.start(0)
     drafting.extend((0, 20, 20))
-    before = drafting.cache.keys[:, 0].clone(), drafting.cache.values[:, 0].clone()
+    window = drafting.config.window  # behind it stand the draft's own rows
+    before = drafting.cache.keys[:, 0, :window].clone(), drafting.cache.values[:, 0, :window].clone()
     first = drafting.drafts({0: 9}, 16)
     assert drafting.drafts({0: 9}, 16) == first
-    assert torch.equal(before[0], drafting.cache.keys[:, 0])
-    assert torch.equal(before[1], drafting.cache.values[:, 0])
+    assert torch.equal(before[0], drafting.cache.keys[:, 0, :window])
+    assert torch.equal(before[1], drafting.cache.values[:, 0, :window])
+
+
+def test_a_narrow_draft_sees_nothing_of_a_wider_one_before(drafting: Drafting) -> None:
+    drafting.start(0)
+    drafting.extend((0, 20, 20))
+    drafting.drafts({0: 9}, 16)
+    drafting.cache.keys[:, 0, drafting.config.window + 3 :] = torch.nan
+    drafting.cache.values[:, 0, drafting.config.window + 3 :] = torch.nan
+    assert drafting.drafts({0: 9}, 3) == drafting.wanted({0: 9}, 3)
 
 
 def test_a_ring_has_the_size_that_it_says(drafting: Drafting) -> None:

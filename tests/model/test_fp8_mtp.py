@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparkle.model.config import ModelConfig, read_config
-from sparkle.model.mtp_chain import ChainStart, verify_rows
+from sparkle.model.mtp_chain import ChainStart, chain_rows
 from sparkle.model.weights import load_weights
 from tests.model.driver import CPU
 from tests.model.fp8_driver import Fp8Driver, quantised
@@ -47,9 +47,11 @@ class Model:
     directory: Path
     text: list[int]
 
-    def driver(self) -> Fp8MtpDriver:
+    def driver(self, draft_vocab_size: int | None = None) -> Fp8MtpDriver:
         weights, _ = load_weights(self.directory, self.config, device=CPU, dtype=torch.float32)
-        return Fp8MtpDriver(self.config, quantised(weights, CPU), device=CPU)
+        return Fp8MtpDriver(
+            self.config, quantised(weights, CPU), device=CPU, draft_vocab_size=draft_vocab_size
+        )
 
     def outputs(self, text: Sequence[int]) -> Tensor:
         return self.published.outputs(self.published.decoder.hidden(text[:-1]), text[1:])
@@ -91,7 +93,13 @@ def test_the_decoder_gives_what_its_logits_are_made_of(model: Model) -> None:
         assert driver.hidden.dtype == torch.bfloat16
         hidden = model.published.decoder.hidden(model.text[: mine.computed])[-15:]
         assert error(driver.hidden[:15], hidden) < FP8_ERROR
-        assert torch.equal(driver.mtp.logits(driver.hidden[:15]).argmax(-1), got.argmax(-1))
+        start = ChainStart(
+            outputs=driver.hidden[:15],
+            positions=torch.zeros(3, 15, dtype=torch.int64),
+            contexts=torch.ones(15, dtype=torch.int64),
+            page_tables=torch.zeros(15, 1, dtype=torch.int32),
+        )
+        assert torch.equal(driver.mtp.draft(start, driver.cache, count=1)[:, 0], got.argmax(-1))
 
 
 @pytest.mark.parametrize("width", [None, 4], ids=["whole", "in pieces"])
@@ -153,6 +161,17 @@ def test_unused_places_and_rows_past_the_pages_write_nothing(model: Model) -> No
     assert all(0 <= token < VOCAB for draft in drafts for token in draft)
 
 
+@pytest.mark.parametrize("size", [1, 20, VOCAB])
+def test_only_the_tokens_of_the_draft_vocabulary_are_guessed(model: Model, size: int) -> None:
+    driver = model.driver(size)
+    start, _ = driver.read_both((driver.start(), model.text))
+    (draft,) = driver.draft(start, CHAIN)
+    _, logits = model.published.chain(model.text, CHAIN, given=draft)
+    for token, row in zip(draft, logits, strict=True):
+        assert token < size
+        assert row[:size].max() - row[token] < TIE
+
+
 def test_rows_of_a_chain() -> None:
     start = ChainStart(
         outputs=torch.zeros(4, 8),
@@ -160,7 +179,7 @@ def test_rows_of_a_chain() -> None:
         contexts=torch.tensor([31, 4, 16, 0]),
         page_tables=torch.tensor([[7, 2, 5], [1, -1, -1], [3, -1, -1], [7, 2, 5]], dtype=torch.int32),
     )
-    rows = verify_rows(start, torch.tensor([11, 12, 13, 14]), 2, page_tokens=16)
+    rows = chain_rows(start, steps=3, page_tokens=16).batch(2, torch.tensor([11, 12, 13, 14]))
     assert ints(rows.token_ids) == [11, 12, 13, 14]
     assert [ints(axis) for axis in rows.positions] == [[42, 5, 17, 2], [41, 4, 16, 1], [40, 3, 15, 0]]
     # the third has no second page; the fourth is unused

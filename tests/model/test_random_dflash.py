@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from sparkle.kernels import ops
-from sparkle.model.dflash import DFlash
 from sparkle.model.dflash_cache import ContextBatch, DFlashCache
 from sparkle.model.dflash_config import read_dflash_config
 from sparkle.model.dflash_weights import load_fp8_dflash_weights
+from sparkle.model.fp8_dflash import Fp8DFlash
 from sparkle.model.fp8_weights import tensor_bytes
 from sparkle.model.random_dflash import random_dflash_weights
 from tests.model.dflash_reference import DFlashReference, DFlashShape, target_of
@@ -29,7 +29,7 @@ def test_they_have_the_sizes_of_loaded_ones_and_a_draft_can_be_had(tmp_path: Pat
     assert tensor_bytes(weights) == tensor_bytes(load_fp8_dflash_weights(tmp_path, config, CPU))
     generator = torch.Generator().manual_seed(4)
     embedding, head = torch.randn(2, config.vocab_size, config.hidden_size, generator=generator).bfloat16()
-    model = DFlash(config, weights, embedding=embedding, lm_head=ops.quantise_blocks(head))
+    model = Fp8DFlash(config, weights, embedding=embedding, lm_head=ops.quantise_blocks(head))
     cache = DFlashCache(config, num_slots=1, device=CPU, dtype=torch.bfloat16)
     numbers = torch.tensor([0])
     batch = ContextBatch(
