@@ -13,8 +13,8 @@ NARROW = 64
 NOT_DRAWN = (1.0, 1.0, 0.0, 0.0, 0.0)
 """Settings of a row that the device draws nothing behind."""
 
-Settings = tuple[float, float, float, float, float]
-"""Temperature, top_p, min_p, the uniform number, the width."""
+Columns = list[list[float]]
+"""Of some rows temperature, top_p, min_p, the uniform number and the width: a list each."""
 
 
 def drawn_on_device(state: DrawState, vocab_size: int) -> bool:
@@ -27,16 +27,13 @@ def width_of(state: DrawState, vocab_size: int) -> int:
     return 1 if state.greedy else min(state.sampling.top_k or vocab_size, vocab_size)
 
 
-def settings_of(state: DrawState, ahead: int, vocab_size: int) -> Settings:
-    """Of the row with so many tokens of the request's draft in front of it."""
+def columns_of(state: DrawState, chances: Sequence[float], vocab_size: int) -> Columns:
+    """Of rows that the request draws with these uniform numbers."""
     sampling = state.sampling
-    return (
-        sampling.temperature or 1.0,
-        sampling.top_p,
-        sampling.min_p,
-        state.chance(ahead),
-        width_of(state, vocab_size),
-    )
+    temperature, width = sampling.temperature or 1.0, width_of(state, vocab_size)
+    alike = (temperature, sampling.top_p, sampling.min_p, width)
+    first, second, third, last = ([value] * len(chances) for value in alike)
+    return [first, second, third, [*chances], last]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,7 @@ class DrawnRows:
     counts: list[int]
     """Of each span how many, 0 for none."""
 
-    settings: list[Settings]
+    columns: Columns
     """Of each row; NOT_DRAWN where nothing is drawn, or not on the device."""
 
     draft_temperatures: list[float]
@@ -59,33 +56,36 @@ class DrawnRows:
     """Of each span the uniform numbers of its guesses' places."""
 
 
-NONE_DRAWN = DrawnRows(firsts=[], counts=[], settings=[], draft_temperatures=[], draft_chances=[])
+NONE_DRAWN = DrawnRows(
+    firsts=[], counts=[], columns=[[] for _ in NOT_DRAWN], draft_temperatures=[], draft_chances=[]
+)
 
 
 def drawn_rows(
     spans: Sequence[Span], span_starts: Sequence[int], states: Mapping[str, DrawState], *, vocab_size: int
 ) -> DrawnRows:
     """Of spans that stand one behind the other; `states` has those that draw."""
-    firsts, counts, settings = list[int](), list[int](), list[Settings]()
+    firsts, counts = list[int](), list[int]()
+    columns: Columns = [[] for _ in NOT_DRAWN]
     temperatures, chances = list[float](), list[list[float]]()
     for span, stop in zip(spans, span_starts[1:], strict=True):
         count = 1 + len(span.draft) if span.draws else 0
         firsts.append(stop - count)
         counts.append(count)
-        settings += [NOT_DRAWN] * (len(span.tokens) - count)
         state = states[span.request] if count else None
+        own = [] if state is None else [state.chance(ahead) for ahead in range(count)]
         temperatures.append(0.0 if state is None else state.sampling.temperature)
-        chances.append([] if state is None else [state.chance(ahead) for ahead in range(len(span.draft))])
-        if state is None:
-            continue
-        if drawn_on_device(state, vocab_size):
-            settings += [settings_of(state, ahead, vocab_size) for ahead in range(count)]
-        else:
-            settings += [NOT_DRAWN] * count
+        chances.append(own[:-1])
+        here = own if state is not None and drawn_on_device(state, vocab_size) else []
+        for column, filler in zip(columns, NOT_DRAWN, strict=True):
+            column += [filler] * (len(span.tokens) - len(here))
+        if state is not None and here:
+            for column, values in zip(columns, columns_of(state, here, vocab_size), strict=True):
+                column += values
     return DrawnRows(
         firsts=firsts,
         counts=counts,
-        settings=settings,
+        columns=columns,
         draft_temperatures=temperatures,
         draft_chances=chances,
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.drawn_rows import NARROW, settings_of, width_of
+from sparkle.engine.drawn_rows import NARROW, columns_of, width_of
 from sparkle.engine.plan import Drawn, PassResult
 from sparkle.engine.transfer import to_device
 from sparkle.kernels import ops
@@ -117,8 +117,8 @@ def _penalised(logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Seq
 
 def _sample(logits: Tensor, rows: Sequence[_Row], widths: Sequence[int]) -> Tensor:
     vocab_size = logits.shape[1]
-    columns = zip(*(settings_of(row.state, row.ahead, vocab_size) for row in rows), strict=True)
-    numbers = [number for column in columns for number in column]
+    parts = [columns_of(row.state, [row.state.chance(row.ahead)], vocab_size) for row in rows]
+    numbers = [number for column in zip(*parts, strict=True) for (number,) in column]
     device_columns = to_device(numbers, torch.float64, logits.device).view(-1, len(rows)).unbind()
     return ops.draw_rows(logits, ops.RowSettings.of(device_columns), most=max(widths))
 

@@ -149,11 +149,13 @@ class VerifyPass:
                 padded(forced, places, 0),
             )
         )
-        settings = [*drawn.settings, *[NOT_DRAWN] * (count - len(drawn.settings))]
         chances = [chance for row in drawn.draft_chances for chance in padded(row, self.bucket.width - 1, 0)]
         self._floats.fill(
             [
-                *(list(column) for column in zip(*settings, strict=True)),
+                *(
+                    padded(column, count, filler)
+                    for column, filler in zip(drawn.columns, NOT_DRAWN, strict=True)
+                ),
                 padded(drawn.draft_temperatures, places, 0),
                 padded(chances, places * (self.bucket.width - 1), 0),
             ]
@@ -177,6 +179,7 @@ class VerifyPass:
         if helper is not None and outputs is not None:
             helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
 
+    @torch.inference_mode()
     def _compute(self) -> tuple[Tensor, Tensor | None]:
         """Logits, and the outputs that the draft model follows."""
         batch, helper = self.batch, self._helper
