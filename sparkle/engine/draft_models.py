@@ -44,11 +44,12 @@ class DraftNeeds:
 class OwnHead:
     """The draft head in the model's own checkpoint, whose weights are loaded with the rest."""
 
-    def __init__(self, target: ModelConfig) -> None:
-        """Raises ConfigError where the model has none."""
+    def __init__(self, target: ModelConfig, vocab_size: int) -> None:
+        """`vocab_size`: what it guesses among, see Mtp. Raises ConfigError where the model has none."""
         if not target.has_mtp:
             raise _no_head()
         self._target = target
+        self._vocab_size = vocab_size
 
     def needs(self) -> DraftNeeds:
         """Its keys and values are in the pages that every model of this kind has."""
@@ -59,9 +60,8 @@ class OwnHead:
         """Beside the decoder with `weights`. Raises ConfigError where the files have none."""
         if weights.mtp is None:
             raise _no_head()
-        return FloatMtpHelper(
-            decoder, Mtp(self._target, weights), cache, hidden_size=self._target.hidden_size
-        )
+        head = Mtp(self._target, weights, draft_vocab_size=self._vocab_size)
+        return FloatMtpHelper(decoder, head, cache, hidden_size=self._target.hidden_size)
 
     def in_fp8(
         self, decoder: Fp8Decoder, weights: Fp8DecoderWeights, cache: Fp8Cache, *, num_slots: int
@@ -69,16 +69,21 @@ class OwnHead:
         """Beside the decoder with `weights`. Raises ConfigError where the files have none."""
         if weights.mtp is None:
             raise _no_head()
-        head, hidden_size = Fp8Mtp(self._target, weights), self._target.hidden_size
+        head = Fp8Mtp(self._target, weights, draft_vocab_size=self._vocab_size)
+        hidden_size = self._target.hidden_size
         return Fp8MtpHelper(decoder, head, cache, num_slots=num_slots, hidden_size=hidden_size)
 
 
 class BlockModel:
     """A DFlash2 model in a directory of its own."""
 
-    def __init__(self, directory: Path, target: ModelConfig) -> None:
-        """Raises CheckpointError or one of its kinds where there is none for `target`."""
+    def __init__(self, directory: Path, target: ModelConfig, vocab_size: int) -> None:
+        """`vocab_size`: what it guesses among, see DFlash.
+
+        Raises CheckpointError or one of its kinds where there is none for `target`.
+        """
         self._directory = directory
+        self._vocab_size = vocab_size
         with _named(directory):
             self._config = read_dflash_config(directory, target)
 
@@ -95,7 +100,13 @@ class BlockModel:
         device, config = cache.keys.device, self._config
         with _named(self._directory):
             own = load_dflash_weights(self._directory, config, device)
-        model = DFlash(config, own, embedding=weights.embedding, lm_head=weights.lm_head)
+        model = DFlash(
+            config,
+            own,
+            embedding=weights.embedding,
+            lm_head=weights.lm_head,
+            draft_vocab_size=self._vocab_size,
+        )
         ring = DFlashCache(config, num_slots=cache.states.shape[1], device=device, dtype=cache.keys.dtype)
         return FloatDFlashHelper(decoder, model, config, ring)
 
@@ -106,7 +117,13 @@ class BlockModel:
         device, config = cache.keys.device, self._config
         with _named(self._directory):
             own = load_fp8_dflash_weights(self._directory, config, device)
-        model = Fp8DFlash(config, own, embedding=weights.embedding, lm_head=weights.lm_head)
+        model = Fp8DFlash(
+            config,
+            own,
+            embedding=weights.embedding,
+            lm_head=weights.lm_head,
+            draft_vocab_size=self._vocab_size,
+        )
         ring = DFlashCache(config, num_slots=num_slots, device=device, dtype=torch.bfloat16)
         return Fp8DFlashHelper(decoder, model, config, ring)
 
@@ -119,9 +136,8 @@ def chosen_draft_model(sizes: Sizes, target: ModelConfig) -> OwnHead | BlockMode
     wanted = sizes.draft_model
     if wanted is None or not sizes.draft_tokens:
         return None
-    if wanted == OWN_HEAD:
-        return OwnHead(target)
-    return BlockModel(Path(wanted), target)
+    vocab_size = min(sizes.draft_vocab_size or target.vocab_size, target.vocab_size)
+    return OwnHead(target, vocab_size) if wanted == OWN_HEAD else BlockModel(Path(wanted), target, vocab_size)
 
 
 @contextmanager

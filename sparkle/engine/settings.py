@@ -15,6 +15,8 @@ from sparkle.model.shapes import bundled_checkpoint
 GPU_PASS_TOKENS = 8448
 """66 tiles of 128 rows, as many as half of the H200's multiprocessors: no product leaves any without work."""
 MAX_DEFAULT_THREADS = 4
+LEAST_DRAFT_VOCABULARY = 1024
+"""Fewer tokens would hardly ever be right."""
 OWN_HEAD = "mtp"
 """The draft model that is part of the checkpoint."""
 MOST_TOKENS = 10**12
@@ -45,6 +47,8 @@ class Sizes:
     max_context_tokens: int | None
     draft_tokens: int = 0
     draft_model: str | None = None
+    draft_vocab_size: int | None = None
+    """None for all."""
 
     def __post_init__(self) -> None:
         if self.pass_tokens <= self.slots:
@@ -115,6 +119,12 @@ class EngineSettings:
     DFlash2 model; None is copying alone. Nothing is loaded where draft_tokens is 0.
     """
 
+    draft_vocab_size: int | None = None
+    """Of all tokens the first so many, which are the frequent ones, that the draft model guesses among.
+
+    All on the CPU; on a GPU, where they are most of what a guess costs, 65,536.
+    """
+
     threads: int | None = None
     """Threads that compute; None is one a core but for one that is left to the worker, at most four."""
 
@@ -127,15 +137,18 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens"):
             self._require_between(name, MOST_TOKENS)
+        self._require_between("draft_vocab_size", MOST_TOKENS, least=LEAST_DRAFT_VOCABULARY)
         for name in ("threads", "prompt_threads"):
             self._require_between(name, MOST_THREADS)
         if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
             raise ConfigError(f"draft_tokens is {self.draft_tokens} but must be 0 to {MAX_DRAFT_TOKENS}")
 
-    def _require_between(self, name: str, most: int) -> None:
+    def _require_between(self, name: str, most: int, *, least: int = 1) -> None:
         value = getattr(self, name)
-        if value is not None and not 1 <= value <= most:
-            raise ConfigError(f"{name} is {value} but must be 1 to {most:,}; leave it out for the default")
+        if value is not None and not least <= value <= most:
+            raise ConfigError(
+                f"{name} is {value} but must be {least:,} to {most:,}; leave it out for the default"
+            )
 
     def sizes(self, device: Device) -> Sizes:
         """What is set, and the defaults of `device`, which is not AUTO. Raises ConfigError."""
@@ -155,6 +168,7 @@ class EngineSettings:
             max_context_tokens=self.max_context_tokens,
             draft_tokens=self.draft_tokens,
             draft_model=self.draft_model,
+            draft_vocab_size=self.draft_vocab_size,
         )
 
     def _gpu_sizes(self) -> Sizes:
@@ -170,6 +184,7 @@ class EngineSettings:
             max_context_tokens=self.max_context_tokens,
             draft_tokens=self.draft_tokens,
             draft_model=self.draft_model,
+            draft_vocab_size=self.draft_vocab_size or 65_536,
         )
 
 

@@ -23,6 +23,9 @@ from sparkle.model.dflash_config import read_dflash_config
 from sparkle.model.dflash_weights import fp8_bytes, load_fp8_dflash_weights
 from sparkle.model.fp8_weights import tensor_bytes
 from sparkle.schemas.job import Job, Sampling
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.bundle import engine_around, max_pages
+from tests.engine.draft_models import Recording
 from tests.model.checkpoint_files import read_fields, read_tensors, write_fields, write_tensors
 from tests.model.dflash_reference import DFlashReference, DFlashShape
 from tests.model.driver import CPU
@@ -104,18 +107,41 @@ def test_on_the_cpu_either_guesses_and_the_answer_stays(with_head: Path, block_m
     assert answer(with_head, drafting("/nowhere", 0)) == (plain, {})
 
 
-def loaded(directory: Path, draft_model: str | None, *, free_bytes: int = 10**10) -> LoadedGpu:
+def loaded(directory: Path, draft_model: str | None) -> LoadedGpu:
     sizes = EngineSettings(
-        slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=3, draft_model=draft_model
+        slots=2,
+        pass_tokens=40,
+        kv_tokens=2000,
+        draft_tokens=3,
+        draft_model=draft_model,
+        draft_vocab_size=1024,
     ).sizes(Device.CUDA)
     config = read_config(directory)
-    return LoadedGpu(directory, config, sizes, Stopwatch(), device=CPU, name="a GPU", free_bytes=free_bytes)
+    return LoadedGpu(directory, config, sizes, Stopwatch(), device=CPU, name="a GPU", free_bytes=10**10)
+
+
+def test_in_fp8_either_guesses_among_the_frequent_tokens_alone(with_head: Path, block_model: Path) -> None:
+    config, tokenizer = read_config(with_head), Tokenizer.load(with_head)
+    answers: list[list[int]] = []
+    for setting in (None, OWN_HEAD, str(block_model)):
+        made = loaded(with_head, setting)
+        runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
+        record = Recording(runner)
+        built = engine_around(record, config, tokenizer, made.sizes)
+        answers.append(built.run(JOB.evolve(max_tokens=6))[0].tokens)
+        guesses = [token for asked in record.asked for token in asked.guessed]
+        assert bool(guesses) == (setting is not None)
+        assert all(0 <= token < 1024 for token in guesses)
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_the_plan_counts_the_draft_model(with_head: Path, block_model: Path) -> None:
     config = read_config(with_head)
     plain = loaded(with_head, None).plan.needs
-    for setting, draft in ((OWN_HEAD, OwnHead(config)), (str(block_model), BlockModel(block_model, config))):
+    for setting, draft in (
+        (OWN_HEAD, OwnHead(config, 5000)),
+        (str(block_model), BlockModel(block_model, config, 5000)),
+    ):
         made, extra = loaded(with_head, setting), draft.needs()
         needs = made.plan.needs
         assert needs == needs_of(config, dataclasses.replace(made.sizes), extra)
@@ -134,7 +160,7 @@ def test_what_the_draft_models_take_is_what_they_allocate(block_model: Path) -> 
     copied = sum(tensor_bytes(layer.qkv.rows(config.query_size, 1 << 20)) for layer in weights.layers)
     assert fp8_bytes(config) == pytest.approx(tensor_bytes(weights) + copied, rel=1e-3)
     rings = DFlashCache(config, num_slots=4, device=CPU, dtype=torch.bfloat16)
-    needs = BlockModel(block_model, read_config(default_model())).needs()
+    needs = BlockModel(block_model, read_config(default_model()), 5000).needs()
     assert 5 * needs.slot_bytes == rings.bytes
 
 

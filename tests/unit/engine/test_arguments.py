@@ -24,6 +24,8 @@ from sparkle.errors import ConfigError
             kv_tokens=700,
             max_context_tokens=50,
             draft_tokens=15,
+            draft_model="/models/a draft",
+            draft_vocab_size=32_768,
             threads=2,
             prompt_threads=4,
         ),

@@ -30,6 +30,7 @@ from sparkle.errors import ConfigError
         ),
         ({"draft_tokens": -1}, "draft_tokens is -1 but must be 0 to 15"),
         ({"draft_tokens": 16}, "draft_tokens is 16 but must be 0 to 15"),
+        ({"draft_vocab_size": 1023}, "draft_vocab_size is 1023 but must be 1,024 to 1,000,000,000,000"),
     ],
 )
 def test_a_bad_value_is_refused_with_both_numbers(values: dict[str, int], message: str) -> None:
@@ -62,12 +63,27 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
     assert (cpu.draft_tokens, gpu.draft_tokens) == (0, 0)
+    assert (cpu.draft_vocab_size, gpu.draft_vocab_size) == (None, 65_536)
     own = EngineSettings(
-        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50, draft_tokens=15
+        slots=5,
+        pass_tokens=99,
+        page_tokens=7,
+        kv_tokens=700,
+        max_context_tokens=50,
+        draft_tokens=15,
+        draft_model="mtp",
+        draft_vocab_size=5000,
     )
     assert own.sizes(Device.CPU) == own.sizes(Device.CUDA)
     assert own.sizes(Device.CPU) == Sizes(
-        slots=5, pass_tokens=99, page_tokens=7, kv_tokens=700, max_context_tokens=50, draft_tokens=15
+        slots=5,
+        pass_tokens=99,
+        page_tokens=7,
+        kv_tokens=700,
+        max_context_tokens=50,
+        draft_tokens=15,
+        draft_model="mtp",
+        draft_vocab_size=5000,
     )
 
 
