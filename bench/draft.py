@@ -97,11 +97,11 @@ def mtp_draft(model: Loaded, weights: Fp8DecoderWeights, *, sequences: int, gues
 def drafts(model: Loaded, weights: Fp8DecoderWeights) -> dict[str, Callable[[], Draft]]:
     """What can be timed, by case."""
     return {
+        "draft_mtp3_ms": lambda: mtp_draft(model, weights, sequences=1, guesses=MTP_GUESSES),
+        "draft_8xmtp3_ms": lambda: mtp_draft(model, weights, sequences=SEQUENCES, guesses=MTP_GUESSES),
         "draft_dflash2_w8_ms": lambda: dflash_draft(weights, sequences=1, rows=8),
         "draft_dflash2_w16_ms": lambda: dflash_draft(weights, sequences=1, rows=16),
         "draft_dflash2_8xw8_ms": lambda: dflash_draft(weights, sequences=SEQUENCES, rows=8),
-        "draft_mtp3_ms": lambda: mtp_draft(model, weights, sequences=1, guesses=MTP_GUESSES),
-        "draft_8xmtp3_ms": lambda: mtp_draft(model, weights, sequences=SEQUENCES, guesses=MTP_GUESSES),
     }
 
 

@@ -79,20 +79,27 @@ def kernel_times(launch: Callable[[], object]) -> list[tuple[str, int, float]]:
 
 
 def print_figures(figures: Iterable[Figure], *, commit: str) -> None:
-    """A table, then each figure as a row for bench/results: one line of JSON."""
-    figures = list(figures)
-    for figure in figures:
-        low, high = figure.spread
-        print(
-            f"{figure.case:32s} {figure.value:10.2f} {figure.unit}  floor {figure.floor:9.2f}  "
-            f"{100 * figure.floor / figure.value:5.1f} %  spread {high - low:.2f}"
-        )
-    gpu = torch.cuda.get_device_name()
-    for figure in figures:
-        made = row(
-            figure.case, figure.value, figure.unit, figure.floor, figure.spread, gpu=gpu, commit=commit
-        )
-        print(json.dumps(made))
+    """A table, then each figure as a row for bench/results: one line of JSON.
+
+    Where a case fails, those measured before it have their rows.
+    """
+    measured: list[Figure] = []
+    try:
+        for figure in figures:
+            measured.append(figure)
+            low, high = figure.spread
+            line = (
+                f"{figure.case:32s} {figure.value:10.2f} {figure.unit}  floor {figure.floor:9.2f}  "
+                f"{100 * figure.floor / figure.value:5.1f} %  spread {high - low:.2f}"
+            )
+            print(line, flush=True)
+    finally:
+        gpu = torch.cuda.get_device_name()
+        for figure in measured:
+            made = row(
+                figure.case, figure.value, figure.unit, figure.floor, figure.spread, gpu=gpu, commit=commit
+            )
+            print(json.dumps(made), flush=True)
 
 
 def _event() -> torch.cuda.Event:
