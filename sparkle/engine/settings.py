@@ -108,8 +108,10 @@ class EngineSettings:
     max_context_tokens: int | None = None
     """Longest prompt and answer together; None is the model's own limit. Never more than kv_tokens."""
 
-    draft_tokens: int = 0
+    draft_tokens: int | None = None
     """Tokens that are guessed of an answer and checked in one pass, at most 15; 0 drafts nothing.
+
+    15 on the CPU, 0 on a GPU, where it is yet to be measured. Fewer are guessed where that is faster.
 
     Never changes an answer.
     """
@@ -140,7 +142,7 @@ class EngineSettings:
         self._require_between("draft_vocab_size", MOST_TOKENS, least=LEAST_DRAFT_VOCABULARY)
         for name in ("threads", "prompt_threads"):
             self._require_between(name, MOST_THREADS)
-        if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
+        if self.draft_tokens is not None and not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
             raise ConfigError(f"draft_tokens is {self.draft_tokens} but must be 0 to {MAX_DRAFT_TOKENS}")
 
     def _require_between(self, name: str, most: int, *, least: int = 1) -> None:
@@ -166,7 +168,7 @@ class EngineSettings:
             page_tokens=self.page_tokens or 16,
             kv_tokens=self.kv_tokens or 32_768,
             max_context_tokens=self.max_context_tokens,
-            draft_tokens=self.draft_tokens,
+            draft_tokens=MAX_DRAFT_TOKENS if self.draft_tokens is None else self.draft_tokens,
             draft_model=self.draft_model,
             draft_vocab_size=self.draft_vocab_size,
         )
@@ -182,7 +184,7 @@ class EngineSettings:
             page_tokens=self.page_tokens or 64,
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,
-            draft_tokens=self.draft_tokens,
+            draft_tokens=self.draft_tokens or 0,
             draft_model=self.draft_model,
             draft_vocab_size=self.draft_vocab_size or 65_536,
         )

@@ -31,7 +31,13 @@ from tests.model.dflash_reference import DFlashReference, DFlashShape
 from tests.model.driver import CPU
 
 SETTINGS = EngineSettings(
-    device=Device.CPU, slots=2, pass_tokens=64, kv_tokens=1024, max_context_tokens=100, threads=1
+    draft_tokens=0,
+    device=Device.CPU,
+    slots=2,
+    pass_tokens=64,
+    kv_tokens=1024,
+    max_context_tokens=100,
+    threads=1,
 )
 JOB = Job(prompt_tokens=list(range(40, 70)), max_tokens=12, sampling=Sampling(temperature=0.0))
 

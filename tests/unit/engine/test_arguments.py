@@ -41,7 +41,7 @@ def test_settings_survive_the_command_line(settings: EngineSettings) -> None:
 
 def test_what_is_not_set_is_not_told() -> None:
     line = command_line(Path("m"), EngineSettings(slots=3))
-    always = ["--draft-tokens", "0", "--prompt-threads", "2"]
+    always = ["--prompt-threads", "2"]
     assert line == ["--model", "m", "--device", "auto", "--slots", "3", *always]
 
 

@@ -62,7 +62,7 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (cpu.slots, cpu.pass_tokens, cpu.page_tokens, cpu.kv_tokens) == (8, 256, 16, 32_768)
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
-    assert (cpu.draft_tokens, gpu.draft_tokens) == (0, 0)
+    assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 0)
     assert (cpu.draft_vocab_size, gpu.draft_vocab_size) == (None, 65_536)
     own = EngineSettings(
         slots=5,
