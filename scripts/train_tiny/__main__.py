@@ -15,12 +15,15 @@ from scripts.train_tiny.checkpoint import load_weights
 from scripts.train_tiny.data import build_data
 from scripts.train_tiny.dimensions import Dimensions
 from scripts.train_tiny.evaluate import DEMO_PROMPTS, generate, score_foreign, score_verdicts
+from scripts.train_tiny.helper_training import HelperSettings
+from scripts.train_tiny.helpers import train_helpers
 from scripts.train_tiny.model import TinyModel, set_weights
 from scripts.train_tiny.render import load_template, render_prompt
 from scripts.train_tiny.train import Trainer, TrainSettings, export
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "sparkle" / "checkpoints" / "sparkle-tiny"
+BLOCK_DRAFT_SUFFIX = "-dflash2"
 
 
 def main() -> None:
@@ -30,7 +33,9 @@ def main() -> None:
         "--cache", type=Path, default=ROOT / ".cache" / "train_tiny", help="data stage's files"
     )
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="checkpoint to write")
-    parser.add_argument("--only", choices=("data", "train", "evaluate"), help="run this stage alone")
+    parser.add_argument(
+        "--only", choices=("data", "train", "helpers", "evaluate"), help="run this stage alone"
+    )
     parser.add_argument("--no-compile", action="store_true", help="for short trials on a CPU")
     for field in fields(TrainSettings):
         if field.type is int:
@@ -48,6 +53,8 @@ def main() -> None:
         build_data(arguments.cache, CHECKPOINT, settings.seed)
     if arguments.only in (None, "train"):
         _train(arguments.cache, arguments.out, settings)
+    if arguments.only in (None, "helpers"):
+        train_helpers(arguments.cache, arguments.out, _block_folder(arguments.out), HelperSettings())
     if arguments.only == "evaluate":
         _evaluate(arguments.out, arguments.cache)
 
@@ -73,6 +80,10 @@ def _train(cache: Path, out: Path, settings: TrainSettings) -> None:
     (cache / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     _evaluate(out, cache)
     write_card(cache, out)
+
+
+def _block_folder(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}{BLOCK_DRAFT_SUFFIX}")
 
 
 def _evaluate(checkpoint: Path, cache: Path) -> None:

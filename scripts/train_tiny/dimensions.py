@@ -99,7 +99,7 @@ def text_config(sizes: Dimensions, end_of_text: int) -> dict[str, object]:
         "mamba_ssm_dtype": "float32",
         "max_position_embeddings": sizes.max_position_embeddings,
         "model_type": "qwen3_5_text",
-        "mtp_num_hidden_layers": 0,
+        "mtp_num_hidden_layers": 1,
         "num_attention_heads": sizes.num_attention_heads,
         "num_hidden_layers": sizes.num_hidden_layers,
         "num_key_value_heads": sizes.num_key_value_heads,
@@ -133,6 +133,7 @@ def write_configs(sizes: Dimensions, folder: Path, token_ids: dict[str, int]) ->
             "fmt": "e4m3",
             "modules_to_not_convert": [
                 "lm_head",
+                "mtp.fc",
                 "model.language_model.embed_tokens",
                 *(
                     f"model.language_model.layers.{layer}.linear_attn.{name}"

@@ -92,8 +92,8 @@ class DeltaNet(nn.Module):
         key_width, head = sizes.linear_key_width, sizes.linear_head_dim
         mixed = self.conv1d(self.in_proj_qkv(x))
         query, key, value = mixed.split((key_width, key_width, sizes.linear_value_width), dim=-1)
-        query = _unit(query.reshape(batch, tokens, -1, head)) * head**-0.5
-        key = _unit(key.reshape(batch, tokens, -1, head))
+        query = unit(query.reshape(batch, tokens, -1, head)) * head**-0.5
+        key = unit(key.reshape(batch, tokens, -1, head))
         strength = self.in_proj_b(x).float().sigmoid()
         log_decay = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
         padding = -tokens % CHUNK
@@ -109,7 +109,7 @@ class DeltaNet(nn.Module):
         return result
 
 
-def _unit(x: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
     """Vectors of length one, float32."""
     wide = x.float()
     return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + 1e-6)
@@ -135,41 +135,56 @@ class Attention(nn.Module):
         self.k_norm = Norm(sizes.head_dim, sizes.rms_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)
+        query, key, value, gate = self.heads(x, positions)
+        output = F.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True
+        )
+        return self.gated(output.transpose(1, 2), gate)
+
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Query and gate [B, T, H, D], key and value [B, T, Hkv, D] of x [B, T, hidden].
+
+        Queries and keys are turned by `positions`, [T] or [B, T].
+        """
         batch, tokens, _ = x.shape
         head = self.sizes.head_dim
         query, gate = self.q_proj(x).reshape(batch, tokens, -1, 2 * head).chunk(2, dim=-1)
         key = self.k_norm(self.k_proj(x).reshape(batch, tokens, -1, head))
         value = self.v_proj(x).reshape(batch, tokens, -1, head)
-        query, key = self._rotated(self.q_norm(query)), self._rotated(key)
-        output = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True
-        )
-        output = output.transpose(1, 2) * gate.sigmoid()
-        result: Tensor = self.o_proj(output.reshape(batch, tokens, -1))
+        return self._rotated(self.q_norm(query), positions), self._rotated(key, positions), value, gate
+
+    def gated(self, output: Tensor, gate: Tensor) -> Tensor:
+        """What was attended [B, T, H, D], gated and back to [B, T, hidden]."""
+        result: Tensor = self.o_proj((output * gate.sigmoid()).flatten(2))
         return result
 
-    def _rotated(self, x: Tensor) -> Tensor:
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         """[B, T, heads, D] with its first `rotary_dim` dimensions turned by the position.
 
         For text the three axes of the real model's positions are equal, so their interleaving has no effect.
         """
-        half = self.sizes.rotary_dim // 2
-        steps = torch.arange(half, device=x.device, dtype=torch.float32) / half
-        positions = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
-        angles = positions[:, None, None] * self.sizes.rope_theta**-steps
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+        return rotated(x, positions, self.sizes.rotary_dim, self.sizes.rope_theta)
+
+
+def rotated(x: Tensor, positions: Tensor, dimensions: int, theta: float) -> Tensor:
+    """[B, T, heads, D] with its first `dimensions` turned by `positions`, [T] or [B, T]."""
+    half = dimensions // 2
+    steps = torch.arange(half, device=x.device, dtype=torch.float32) / half
+    angles = positions[..., None, None].float() * theta**-steps
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
 class Mlp(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, sizes: Dimensions, gain: float) -> None:
+    def __init__(self, hidden: int, inner: int, gain: float) -> None:
         super().__init__()
-        self.gate_proj = Linear(sizes.hidden_size, sizes.intermediate_size)
-        self.up_proj = Linear(sizes.hidden_size, sizes.intermediate_size)
-        self.down_proj = Linear(sizes.intermediate_size, sizes.hidden_size, gain)
+        self.gate_proj = Linear(hidden, inner)
+        self.up_proj = Linear(hidden, inner)
+        self.down_proj = Linear(inner, hidden, gain)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -184,7 +199,7 @@ class Layer(nn.Module):
         gain = (2 * sizes.num_hidden_layers) ** -0.5
         self.input_layernorm = Norm(sizes.hidden_size, sizes.rms_norm_eps)
         self.post_attention_layernorm = Norm(sizes.hidden_size, sizes.rms_norm_eps)
-        self.mlp = Mlp(sizes, gain)
+        self.mlp = Mlp(sizes.hidden_size, sizes.intermediate_size, gain)
         if kind == "linear_attention":
             self.linear_attn = DeltaNet(sizes, gain)
         else:

@@ -38,3 +38,14 @@ def render_chat(template: Template, chat: Chat) -> str:
 def render_prompt(template: Template, messages: list[Message]) -> str:
     """A prompt with thinking off, up to where the answer begins."""
     return template.render(messages=messages, enable_thinking=False, add_generation_prompt=True)
+
+
+def render_question(template: Template, chat: Chat) -> str:
+    """The chat up to where its last answer begins."""
+    return template.render(
+        messages=chat.messages[:-1],
+        tools=chat.tools or None,
+        enable_thinking=chat.effort is not None,
+        reasoning_effort=chat.effort,
+        add_generation_prompt=True,
+    )
