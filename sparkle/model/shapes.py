@@ -72,3 +72,8 @@ def shape_tiny() -> ModelConfig:
 def bundled_checkpoint() -> Path:
     """The directory of sparkle-tiny in this package."""
     return Path(str(resources.files("sparkle") / "checkpoints" / "sparkle-tiny"))
+
+
+def bundled_draft_model() -> Path:
+    """The directory of sparkle-tiny's DFlash2 draft model in this package."""
+    return bundled_checkpoint().with_name("sparkle-tiny-dflash2")

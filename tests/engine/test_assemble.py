@@ -44,8 +44,9 @@ def test_the_memory_plan_is_one_line_of_bytes(caplog: pytest.LogCaptureFixture) 
     (record,) = [record for record in caplog.records if record.message == "memory_plan"]
     plan = vars(record)
     text = json.loads((default_model() / "config.json").read_text())["text_config"]
-    full = text["layer_types"].count("full_attention")
-    linear = len(text["layer_types"]) - full
+    linear = text["layer_types"].count("linear_attention")
+    # the draft head's layer is one more that keeps them
+    full = len(text["layer_types"]) - linear + text["mtp_num_hidden_layers"]
     # keys and values of 1,024 tokens, and the recurrent state and three columns of two slots, in float32
     assert plan["kv_bytes"] == 4 * 1024 * full * 2 * text["num_key_value_heads"] * text["head_dim"]
     keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]

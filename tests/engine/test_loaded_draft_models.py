@@ -22,12 +22,12 @@ from sparkle.model.dflash_cache import DFlashCache
 from sparkle.model.dflash_config import read_dflash_config
 from sparkle.model.dflash_weights import fp8_bytes, load_fp8_dflash_weights
 from sparkle.model.fp8_weights import tensor_bytes
+from sparkle.model.shapes import bundled_draft_model
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import engine_around, max_pages
 from tests.engine.draft_models import Recording
-from tests.model.checkpoint_files import read_fields, read_tensors, write_fields, write_tensors
-from tests.model.dflash_reference import DFlashReference, DFlashShape
+from tests.model.checkpoint_files import read_fields, write_fields
 from tests.model.driver import CPU
 
 SETTINGS = EngineSettings(
@@ -40,53 +40,6 @@ SETTINGS = EngineSettings(
     threads=1,
 )
 JOB = Job(prompt_tokens=list(range(40, 70)), max_tokens=12, sampling=Sampling(temperature=0.0))
-
-
-@pytest.fixture(scope="module")
-def with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model with a draft head: its last layer's weights again, and random ones around it."""
-    directory = tmp_path_factory.mktemp("head") / "model"
-    shutil.copytree(default_model(), directory)
-    config = read_fields(directory / "config.json")
-    config["text_config"]["mtp_num_hidden_layers"] = 1
-    write_fields(directory / "config.json", config)
-    layers = config["text_config"]["layer_types"]
-    last = max(number for number, kind in enumerate(layers) if kind == "full_attention")
-    tensors = {n: tensor for n, tensor in read_tensors(directory).items() if not n.startswith("mtp.")}
-    prefix = next(name for name in tensors if name.endswith("embed_tokens.weight")).removesuffix(
-        "embed_tokens.weight"
-    )
-    layer = f"{prefix}layers.{last}."
-    for name in [name for name in tensors if name.startswith(layer)]:
-        tensors[f"mtp.layers.0.{name.removeprefix(layer)}"] = tensors[name].clone()
-    hidden = config["text_config"]["hidden_size"]
-    dtype = tensors[f"{layer}input_layernorm.weight"].dtype
-    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
-        tensors[f"mtp.{name}.weight"] = torch.zeros(hidden, dtype=dtype)
-    joined = torch.randn(hidden, 2 * hidden, generator=torch.Generator().manual_seed(1)) / hidden**0.5
-    tensors["mtp.fc.weight"] = joined.to(dtype)
-    write_tensors(directory, tensors)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def block_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random DFlash2 model for the bundled one."""
-    directory, config = tmp_path_factory.mktemp("draft"), read_config(default_model())
-    DFlashReference(
-        DFlashShape(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=256,
-            head_dim=64,
-            conv_group_size=16,
-            mask_token_id=config.vocab_size - 1,
-            num_target_layers=config.num_layers,
-            target_layer_ids=(0, config.num_layers - 1),
-        ),
-        seed=3,
-    ).save(directory)
-    return directory
 
 
 def answer(directory: Path, settings: EngineSettings) -> tuple[list[int], dict[str, list[int]]]:
@@ -102,15 +55,15 @@ def drafting(draft_model: str, tokens: int = 3) -> EngineSettings:
     return dataclasses.replace(SETTINGS, draft_tokens=tokens, draft_model=draft_model)
 
 
-def test_on_the_cpu_either_guesses_and_the_answer_stays(with_head: Path, block_model: Path) -> None:
-    plain, none = answer(with_head, SETTINGS)
+def test_on_the_cpu_either_guesses_and_the_answer_stays() -> None:
+    plain, none = answer(default_model(), SETTINGS)
     assert none == {}
-    for setting, name in ((OWN_HEAD, "mtp"), (str(block_model), "dflash2")):
-        tokens, drafts = answer(with_head, drafting(setting))
+    for setting, name in ((OWN_HEAD, "mtp"), (str(bundled_draft_model()), "dflash2")):
+        tokens, drafts = answer(default_model(), drafting(setting))
         assert tokens == plain
         assert drafts[name][0] > 0
     # nothing is loaded, and so nothing can be missing, where nothing is drafted
-    assert answer(with_head, drafting("/nowhere", 0)) == (plain, {})
+    assert answer(default_model(), drafting("/nowhere", 0)) == (plain, {})
 
 
 def loaded(directory: Path, draft_model: str | None) -> LoadedGpu:
@@ -126,11 +79,11 @@ def loaded(directory: Path, draft_model: str | None) -> LoadedGpu:
     return LoadedGpu(directory, config, sizes, Stopwatch(), device=CPU, name="a GPU", free_bytes=10**10)
 
 
-def test_in_fp8_either_guesses_among_the_frequent_tokens_alone(with_head: Path, block_model: Path) -> None:
-    config, tokenizer = read_config(with_head), Tokenizer.load(with_head)
+def test_in_fp8_either_guesses_among_the_frequent_tokens_alone() -> None:
+    config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
     answers: list[list[int]] = []
-    for setting in (None, OWN_HEAD, str(block_model)):
-        made = loaded(with_head, setting)
+    for setting in (None, OWN_HEAD, str(bundled_draft_model())):
+        made = loaded(default_model(), setting)
         runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
         record = Recording(runner)
         built = engine_around(record, config, tokenizer, made.sizes)
@@ -141,14 +94,14 @@ def test_in_fp8_either_guesses_among_the_frequent_tokens_alone(with_head: Path, 
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_the_plan_counts_the_draft_model(with_head: Path, block_model: Path) -> None:
-    config = read_config(with_head)
-    plain = loaded(with_head, None).plan.needs
+def test_the_plan_counts_the_draft_model() -> None:
+    config = read_config(default_model())
+    plain = loaded(default_model(), None).plan.needs
     for setting, draft in (
         (OWN_HEAD, OwnHead(config, 5000)),
-        (str(block_model), BlockModel(block_model, config, 5000)),
+        (str(bundled_draft_model()), BlockModel(bundled_draft_model(), config, 5000)),
     ):
-        made, extra = loaded(with_head, setting), draft.needs()
+        made, extra = loaded(default_model(), setting), draft.needs()
         needs = made.plan.needs
         assert needs == needs_of(config, dataclasses.replace(made.sizes), extra)
         assert needs.weights_bytes - plain.weights_bytes == extra.weights_bytes
@@ -160,13 +113,13 @@ def test_the_plan_counts_the_draft_model(with_head: Path, block_model: Path) -> 
         assert made.runner(Sampler(100), max_pages=4).draft_model is not None
 
 
-def test_what_the_draft_models_take_is_what_they_allocate(block_model: Path) -> None:
-    config = read_dflash_config(block_model, read_config(default_model()))
-    weights = load_fp8_dflash_weights(block_model, config, CPU)
+def test_what_the_draft_models_take_is_what_they_allocate() -> None:
+    config = read_dflash_config(bundled_draft_model(), read_config(default_model()))
+    weights = load_fp8_dflash_weights(bundled_draft_model(), config, CPU)
     copied = sum(tensor_bytes(layer.qkv.rows(config.query_size, 1 << 20)) for layer in weights.layers)
     assert fp8_bytes(config) == pytest.approx(tensor_bytes(weights) + copied, rel=1e-3)
     rings = DFlashCache(config, num_slots=4, device=CPU, dtype=torch.bfloat16)
-    needs = BlockModel(block_model, read_config(default_model()), 5000).needs()
+    needs = BlockModel(bundled_draft_model(), read_config(default_model()), 5000).needs()
     assert 5 * needs.slot_bytes == rings.bytes
 
 
@@ -181,9 +134,7 @@ def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["float32", "FP8"])
-def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(
-    block_model: Path, tmp_path: Path, form: str
-) -> None:
+def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(tmp_path: Path, form: str) -> None:
     def load(directory: Path) -> None:
         if form == "FP8":
             loaded(default_model(), str(directory))
@@ -196,11 +147,11 @@ def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(
 
     refused(tmp_path / "nowhere", CheckpointError, ".*config.json")
     other = tmp_path / "other"
-    shutil.copytree(block_model, other)
+    shutil.copytree(bundled_draft_model(), other)
     config = read_fields(other / "config.json")
     write_fields(other / "config.json", {**config, "vocab_size": 99_999})
     refused(other, CheckpointError, "vocab_size is 99999 but the model it drafts for has")
-    write_fields(other / "config.json", {**config, "intermediate_size": 384})
+    write_fields(other / "config.json", {**config, "intermediate_size": 512})
     refused(other, CheckpointError, "layers.0.mlp.*shape")
     (other / "model.safetensors").unlink()
     write_fields(other / "config.json", config)

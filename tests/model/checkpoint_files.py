@@ -31,9 +31,9 @@ QUANTISED = (
 )
 
 
-def read_tensors(directory: Path) -> Tensors:
-    """All tensors of an unsharded checkpoint."""
-    return load_file(directory / "model.safetensors")
+def read_tensors(directory: Path, shard: str = "model.safetensors") -> Tensors:
+    """All tensors of an unsharded checkpoint, or of one shard."""
+    return load_file(directory / shard)
 
 
 def write_tensors(directory: Path, tensors: Tensors) -> None:

@@ -174,7 +174,8 @@ def test_a_seed_decides_every_byte(tiny: Path, tmp_path: Path) -> None:
     write(shape_tiny(), tmp_path / "other", seed=1)
     files = sorted(path.name for path in tiny.iterdir())
     assert files == sorted(path.name for path in (tmp_path / "again").iterdir())
-    assert len(files) == 8 + 1 + 1 + 3 + 2
+    # layers, what is outside them, draft head, index; two configs and the template; the tokenizer's two
+    assert len(files) == 8 + 1 + 1 + 1 + 3 + 2
     for name in files:
         assert (tmp_path / "again" / name).read_bytes() == (tiny / name).read_bytes()
     shard = "layers-3.safetensors"

@@ -12,8 +12,12 @@ from scripts.train_tiny.checkpoint import load_weights
 from tests.unit.tiny_reference import ReferenceModel
 
 CHECKPOINT = Path(__file__).parents[2] / "sparkle" / "checkpoints" / "sparkle-tiny"
+BLOCK_DRAFT = CHECKPOINT.with_name("sparkle-tiny-dflash2")
 
 MAX_BYTES = 20_000_000
+"""Of the model with its tokenizer, without helpers."""
+MAX_HELPER_BYTES = 8_000_000
+"""Of the draft head's shard, the draft model's directory and the index of the shards together."""
 FIRST_ADDED_ID = 8159
 
 # the real model's names in its order; those marked False stay visible when special tokens are skipped
@@ -81,8 +85,11 @@ def text_config() -> dict[str, int]:
     return described
 
 
-def test_all_files_together_stay_under_twenty_megabytes() -> None:
-    assert sum(path.stat().st_size for path in CHECKPOINT.iterdir()) <= MAX_BYTES
+def test_the_model_stays_under_twenty_megabytes_and_its_helpers_under_eight() -> None:
+    head = {CHECKPOINT / "mtp.safetensors", CHECKPOINT / "model.safetensors.index.json"}
+    helpers = {*head, *BLOCK_DRAFT.iterdir()}
+    assert sum(path.stat().st_size for path in helpers) <= MAX_HELPER_BYTES
+    assert sum(path.stat().st_size for path in {*CHECKPOINT.iterdir()} - head) <= MAX_BYTES
 
 
 def test_added_tokens_end_the_vocabulary_with_the_right_flags(tokenizer: Tokenizer) -> None:
@@ -145,15 +152,26 @@ def expected_tensors(config: dict[str, int], layer_types: list[str]) -> dict[str
             scales = [math.ceil(rows / 128), math.ceil(columns / 128)]
             tensors[f"{prefix}.{name}.weight_scale_inv"] = ("BF16", scales)
 
-    for number, kind in enumerate(layer_types):
-        layer = f"model.language_model.layers.{number}"
+    def add_full(layer: str) -> None:
+        add_fp8(f"{layer}.self_attn", fp8_full)
+        tensors[f"{layer}.self_attn.q_norm.weight"] = ("BF16", [head])
+        tensors[f"{layer}.self_attn.k_norm.weight"] = ("BF16", [head])
+
+    def add_mlp(layer: str) -> None:
         add_fp8(f"{layer}.mlp", fp8_mlp)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{layer}.{norm}.weight"] = ("BF16", [hidden])
+
+    tensors["mtp.fc.weight"] = ("BF16", [hidden, 2 * hidden])
+    for norm in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        tensors[f"mtp.{norm}.weight"] = ("BF16", [hidden])
+    add_full("mtp.layers.0")
+    add_mlp("mtp.layers.0")
+    for number, kind in enumerate(layer_types):
+        layer = f"model.language_model.layers.{number}"
+        add_mlp(layer)
         if kind == "full_attention":
-            add_fp8(f"{layer}.self_attn", fp8_full)
-            tensors[f"{layer}.self_attn.q_norm.weight"] = ("BF16", [head])
-            tensors[f"{layer}.self_attn.k_norm.weight"] = ("BF16", [head])
+            add_full(layer)
             continue
         mixer = f"{layer}.linear_attn"
         add_fp8(mixer, fp8_linear)
@@ -170,10 +188,24 @@ def test_tensors_are_exactly_those_of_the_config(text_config: dict[str, int]) ->
     layer_types: list[str] = json.loads((CHECKPOINT / "config.json").read_text())["text_config"][
         "layer_types"
     ]
-    raw = (CHECKPOINT / "model.safetensors").read_bytes()
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    stored = {name: (told["dtype"], told["shape"]) for name, told in header.items() if name != "__metadata__"}
+    stored = {**tensors_of(CHECKPOINT / "model.safetensors"), **tensors_of(CHECKPOINT / "mtp.safetensors")}
     assert stored == expected_tensors(text_config, layer_types)
+
+
+def test_the_index_tells_where_each_tensor_is_and_how_large_all_are() -> None:
+    index = json.loads((CHECKPOINT / "model.safetensors.index.json").read_text())
+    shards = ("model.safetensors", "mtp.safetensors")
+    assert index["weight_map"] == {name: file for file in shards for name in tensors_of(CHECKPOINT / file)}
+    widths = {"BF16": 2, "F32": 4, "F8_E4M3": 1}
+    told = [one for file in shards for one in tensors_of(CHECKPOINT / file).values()]
+    assert index["metadata"]["total_size"] == sum(widths[kind] * math.prod(shape) for kind, shape in told)
+
+
+def tensors_of(file: Path) -> dict[str, tuple[str, list[int]]]:
+    """Name to (dtype, shape) of each tensor in a safetensors file."""
+    raw = file.read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return {name: (told["dtype"], told["shape"]) for name, told in header.items() if name != "__metadata__"}
 
 
 QUESTION = """Return the verdict as JSON.
