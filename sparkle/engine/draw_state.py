@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.transfer import to_device
-from sparkle.engine.uniform import uniform
+from sparkle.engine.uniform import stream_of, uniform
 from sparkle.schemas.job import Sampling
 
 CPU = torch.device("cpu")
@@ -79,8 +79,8 @@ class DrawState:
         """`device`: where the logits will be."""
         self.request = request
         self.sampling = sampling
-        self.seed = seed
         self.position = 0
+        self._stream = stream_of(seed)
         penalised = (
             sampling.repetition_penalty != 1.0
             or sampling.presence_penalty != 0.0
@@ -91,7 +91,7 @@ class DrawState:
 
     def chance(self, ahead: int = 0) -> float:
         """The uniform number of the place that is drawn for, or of one `ahead` of it."""
-        return uniform(self.seed, self.position + ahead)
+        return uniform(self._stream, self.position + ahead)
 
     def accept(self, token: int) -> None:
         """The token drawn for this position; the next one is for the position after it."""

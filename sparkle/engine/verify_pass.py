@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from sparkle.drafting.helper import Helper
-from sparkle.engine.accept import with_guesses
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.drawn_rows import NARROW, NONE_DRAWN, NOT_DRAWN, DrawnRows
+from sparkle.engine.guesses import token_sources, with_guesses
 from sparkle.engine.recorded import Recorded
 from sparkle.engine.rows import Rows, rows_of
 from sparkle.engine.transfer import Pack, padded
@@ -87,9 +87,11 @@ class VerifyPass:
         self._vocab_size = vocab_size
         device = cache.keys.device
         rows, places = bucket.rows, bucket.sequences
-        self._numbers = Pack((rows, 3 * rows, rows, places + 1, *[places] * 3, rows, *[places] * 3), device)
+        self._numbers = Pack(
+            (rows, 3 * rows, rows, places + 1, *[places] * 3, rows, rows, *[places] * 4), device
+        )
         token_ids, positions, cells, span_starts, slots, contexts, accepted, *rest = self._numbers.parts
-        self._following, self._firsts, self._counts, self._forced = rest
+        self._following, self._sources, self._firsts, self._counts, self._certain, self._forced = rest
         guesses = bucket.width - 1
         self._floats = Pack([*[rows] * len(NOT_DRAWN), places, places * guesses], device, torch.float64)
         *columns, temperatures, chances = self._floats.parts
@@ -134,6 +136,8 @@ class VerifyPass:
         slot; `forced` of each span how many drawn tokens count at least, whatever they are.
         """
         count, places = self.bucket.rows, self.bucket.sequences
+        # of each span the rows that stay whatever is drawn
+        certain = [first - start for first, start in zip(drawn.firsts, rows.span_starts, strict=False)]
         self._numbers.fill(
             (
                 padded(rows.token_ids, count, 0),
@@ -144,8 +148,10 @@ class VerifyPass:
                 padded(rows.contexts, places, 0),
                 padded(accepted, places, 0),
                 padded(following, count, 0),
+                token_sources(rows.token_ids, rows.span_starts, self.bucket),
                 padded(drawn.firsts, places, 0),
                 padded(drawn.counts, places, 0),
+                padded(certain, places, 0),
                 padded(forced, places, 0),
             )
         )
@@ -185,7 +191,7 @@ class VerifyPass:
         batch, helper = self.batch, self._helper
         if helper is not None and self.bucket.guesses:
             guesses = helper.propose(batch, count=batch.width - 1, draws=self._draws)
-            token_ids = with_guesses(batch.token_ids, guesses, batch.span_starts, vocab_size=self._vocab_size)
+            token_ids = with_guesses(batch.token_ids, guesses, self._sources, vocab_size=self._vocab_size)
             batch = dataclasses.replace(batch, token_ids=token_ids)
         outputs: Tensor | None = None
         if helper is None:
@@ -209,6 +215,6 @@ class VerifyPass:
             self._drawn.record()
         if helper is not None and outputs is not None:
             following = torch.where(self._following < 0, tokens, self._following)
-            kept = batch.span_starts.diff() - self._counts + counts
+            kept = self._certain + counts
             helper.follow(batch, outputs, following, contexts=batch.contexts, kept=kept)
         return logits, outputs

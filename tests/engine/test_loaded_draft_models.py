@@ -110,7 +110,14 @@ def test_the_plan_counts_the_draft_model() -> None:
         assert (
             needs.workspace_bytes - plain.workspace_bytes > 4 * config.vocab_size * (4 + 8) + extra.slot_bytes
         )
-        assert made.runner(Sampler(100), max_pages=4).draft_model is not None
+        runner = made.runner(Sampler(100), max_pages=4)
+        assert runner.draft_model is not None
+        # with guesses a pass takes longer, and is timed apart
+        assert {(bucket.width, bucket.guesses) for bucket in runner.pass_ms} == {
+            (1, False),
+            (4, False),
+            (4, True),
+        }
 
 
 def test_what_the_draft_models_take_is_what_they_allocate() -> None:

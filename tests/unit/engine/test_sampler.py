@@ -15,7 +15,7 @@ from sparkle.engine.draw_state import DrawState
 from sparkle.engine.drawn_rows import NARROW
 from sparkle.engine.plan import Drawn
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.uniform import uniform
+from sparkle.engine.uniform import stream_of, uniform
 from sparkle.schemas.job import Sampling
 
 VOCAB = 40
@@ -102,7 +102,7 @@ def reference_token(
         (token for token in range(VOCAB) if probabilities[token] > 0), key=lambda t: -probabilities[t]
     )
     cumulative = np.cumsum(probabilities[order])
-    place = int((cumulative <= uniform(seed, len(answer)) * cumulative[-1]).sum())
+    place = int((cumulative <= uniform(stream_of(seed), len(answer)) * cumulative[-1]).sum())
     return order[place]
 
 

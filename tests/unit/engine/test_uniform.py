@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkle.engine.uniform import uniform
+from sparkle.engine.uniform import stream_of, uniform
 
-GRID = np.array([[uniform(seed, position) for position in range(256)] for seed in range(256)])
+GRID = np.array([[uniform(stream_of(seed), position) for position in range(256)] for seed in range(256)])
 
 
 def splitmix64(state: int) -> Iterator[int]:
@@ -38,12 +38,12 @@ def test_the_generator_here_is_the_published_one() -> None:
 def test_it_is_that_generator_started_from_the_mixed_seed(seed: int, position: int) -> None:
     numbers = splitmix64(next(splitmix64(seed)))
     expected = [next(numbers) for _ in range(position + 1)][-1]
-    assert uniform(seed, position) == (expected >> 11) / 2**53
+    assert uniform(stream_of(seed), position) == (expected >> 11) / 2**53
 
 
 @given(seed=st.integers(0, 2**63 - 1), position=st.integers(0, 2**40))
 def test_in_bounds(seed: int, position: int) -> None:
-    assert 0.0 <= uniform(seed, position) < 1.0
+    assert 0.0 <= uniform(stream_of(seed), position) < 1.0
 
 
 def test_evenly_spread() -> None:
