@@ -136,7 +136,7 @@ class Controlled:
         self._widths = WidthControl(costs, self._acceptance)
 
     def choose(self, answers: Sequence[int]) -> int:
-        return self._widths.choose(len(answers), {str(answer): DRAFT for answer in answers})
+        return self._widths.choose(len(answers), {str(answer): DRAFT for answer in answers}, guesses=False)
 
     def passed(self, width: int, right: Mapping[int, int], took_ms: float) -> None:
         drafted = width - 1
@@ -145,7 +145,7 @@ class Controlled:
                 tried = min(kept + 1, drafted)
                 self._acceptance.checked(str(answer), DRAFT[:drafted], kept, tried=tried)
         kept_tokens = len(right) + sum(right.values())
-        self._widths.passed(len(right), width, kept_tokens=kept_tokens, took_ms=took_ms)
+        self._widths.passed(len(right), width, guesses=False, kept_tokens=kept_tokens, took_ms=took_ms)
 
     def ended(self, answer: int) -> None:
         self._acceptance.end(str(answer))

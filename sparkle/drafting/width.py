@@ -41,11 +41,11 @@ class Costs(Protocol):
         """The widths there are for so many sequences: ascending, PLAIN the first."""
         ...
 
-    def ms(self, sequences: int, width: int) -> float:
-        """Of a pass of so many sequences, the widest of so many rows, with the making of its drafts."""
+    def ms(self, sequences: int, width: int, *, guesses: bool) -> float:
+        """Of so many sequences, the widest of so many rows; `guesses`: with those of the draft model."""
         ...
 
-    def took(self, sequences: int, width: int, took_ms: float) -> None:
+    def took(self, sequences: int, width: int, took_ms: float, *, guesses: bool) -> None:
         """A pass of nothing but so many sequences' next tokens and drafts took so long."""
         ...
 
@@ -70,13 +70,15 @@ class WidthControl:
         self._trying = Budget(TRYING_SHARE, saved=TRYING_PASSES)
         self._losing = Budget(LOSING_SHARE, saved=LOSING_PASSES)
 
-    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]], *, guesses: bool) -> int:
         """Rows of each of a pass's `sequences`, at most: its last token and a draft. PLAIN drafts nothing.
 
-        `offers`: of those that have a draft, who guessed each token of it.
+        `offers`: of those that have a draft, who guessed each token of it; `guesses`: the draft model will.
         """
         choices = [
-            choice for choice in self._choices(sequences, offers) if self._losing.pays_for(choice.passes - 1)
+            choice
+            for choice in self._choices(sequences, offers, guesses=guesses)
+            if self._losing.pays_for(choice.passes - 1)
         ]
         best = max(choices, key=lambda choice: choice.speed)
         wider = next((choice for choice in choices if choice.width > best.width), None)
@@ -87,19 +89,28 @@ class WidthControl:
                 return wider.width
         return best.width
 
-    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+    def passed(
+        self, sequences: int, width: int, *, guesses: bool, kept_tokens: int, took_ms: float | None
+    ) -> None:
         """A pass with the next tokens of so many, the widest of so many rows, wrote so many tokens.
 
         `took_ms`: None where it read prompts too.
         """
-        passes = self._costs.ms(sequences, width) / self._costs.ms(sequences, PLAIN)
+        passes = self._passes(sequences, width, guesses=guesses)
         self._trying.earn(passes)
         self._losing.earn(passes)
         self._losing.spend(passes - kept_tokens / sequences)
         if took_ms is not None:
-            self._costs.took(sequences, width, took_ms)
+            self._costs.took(sequences, width, took_ms, guesses=guesses)
 
-    def _choices(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> list[_Choice]:
+    def _passes(self, sequences: int, width: int, *, guesses: bool) -> float:
+        """Its time as a multiple of a pass without drafts."""
+        plain_ms = self._costs.ms(sequences, PLAIN, guesses=False)
+        return self._costs.ms(sequences, width, guesses=guesses) / plain_ms
+
+    def _choices(
+        self, sequences: int, offers: Mapping[str, Sequence[str]], *, guesses: bool
+    ) -> list[_Choice]:
         """Every width up to the first that has room for all drafts."""
         widths = self._costs.widths(sequences)
         longest = max(map(len, offers.values()), default=0)
@@ -107,10 +118,9 @@ class WidthControl:
             list(self._acceptance.chances(request, sources[: widths[-1] - 1]))
             for request, sources in offers.items()
         ]
-        plain_ms = self._costs.ms(sequences, PLAIN)
         found: list[_Choice] = []
         for width in widths:
-            passes = self._costs.ms(sequences, width) / plain_ms
+            passes = self._passes(sequences, width, guesses=guesses and width > PLAIN)
             # one token is written in any case
             kept = sum(math.log1p(sum(chain[: width - 1])) for chain in chances) / sequences
             found.append(_Choice(width, passes, math.exp(kept) / passes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -123,13 +122,11 @@ def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
     """Copies and the runner's draft model, as wide as pays; none where the settings say none."""
     most = sizes.draft_tokens
     acceptance = Acceptance(most)
-    buckets = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most))
-    # a wide pass is one with guesses, where a draft model makes them
-    in_order = sorted(runner.pass_ms.items(), key=lambda item: item[0].guesses)
-    pass_ms = {dataclasses.replace(bucket, guesses=False): took_ms for bucket, took_ms in in_order}
+    guesses = runner.draft_model is not None
+    buckets = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most), guesses=guesses)
     return DraftChoice(
         Combined({"lookup": PromptLookup()} if most else {}),
-        WidthControl(PassCosts(buckets, pass_ms), acceptance),
+        WidthControl(PassCosts(buckets, runner.pass_ms), acceptance),
         acceptance,
         draft_tokens=most,
         draft_model=runner.draft_model,

@@ -19,11 +19,16 @@ COPY_ANYWAY = 32
 class Widths(Protocol):
     """Chooses how wide a pass is: `drafting.width.WidthControl`."""
 
-    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
-        """Rows of a sequence at most, with its last token; `offers`: of each draft who guessed each token."""
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]], *, guesses: bool) -> int:
+        """Rows of a sequence at most, with its last token; `offers`: of each draft who guessed each token.
+
+        `guesses`: the draft model will make some of them.
+        """
         ...
 
-    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+    def passed(
+        self, sequences: int, width: int, *, guesses: bool, kept_tokens: int, took_ms: float | None
+    ) -> None:
         """What came of the pass, and what it took where it read no prompts."""
         ...
 
@@ -71,9 +76,13 @@ class DraftChoice:
         offers = {
             request: self._offer(request, min(room, self._draft_tokens)) for request, room in rooms.items()
         }
-        sources = {request: offer.sources for request, offer in offers.items() if offer}
-        width = self._widths.choose(len(rooms), sources) if sources else 1
-        self._chosen = {request: offers[request].first(width - 1) for request in sources}
+        offers = {request: offer for request, offer in offers.items() if offer}
+        width = self._width(len(rooms), offers)
+        if width == 1 and any(map(_is_guessed, offers.values())):
+            # without the draft model's time the copies may pay
+            offers = {request: offer for request, offer in offers.items() if not _is_guessed(offer)}
+            width = self._width(len(rooms), offers)
+        self._chosen = {request: offer.first(width - 1) for request, offer in offers.items()}
         return {request: draft.tokens for request, draft in self._chosen.items()}
 
     def sources(self, plan: PassPlan) -> dict[str, tuple[str, ...]]:
@@ -98,9 +107,16 @@ class DraftChoice:
             self._widths.passed(
                 len(decoding),
                 max(len(span.tokens) for span in decoding),
+                guesses=any(span.guesses for span in decoding),
                 kept_tokens=sum(kept[span.request] for span in decoding),
                 took_ms=took_ms if len(decoding) == len(plan.spans) else None,
             )
+
+    def _width(self, sequences: int, offers: Mapping[str, Draft]) -> int:
+        if not offers:
+            return 1
+        sources = {request: offer.sources for request, offer in offers.items()}
+        return self._widths.choose(sequences, sources, guesses=any(map(_is_guessed, offers.values())))
 
     def _offer(self, request: str, room: int) -> Draft:
         """Forced tokens and a copy where there are any, elsewhere the draft model's guesses.
@@ -119,3 +135,8 @@ class DraftChoice:
     def _kept(self, request: str, draft: Draft) -> float:
         """Tokens of it that are expected to be kept."""
         return sum(self._acceptance.chances(request, draft.sources))
+
+
+def _is_guessed(offer: Draft) -> bool:
+    """Whether the draft model is to make it."""
+    return TO_GUESS in offer.tokens

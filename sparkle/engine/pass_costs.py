@@ -42,13 +42,13 @@ class PassCosts:
         """The widths there are for so many sequences, ascending from 1; only that where they are too many."""
         return sorted({1} | {bucket.width for bucket in self._buckets if bucket.sequences >= sequences})
 
-    def ms(self, sequences: int, width: int) -> float:
-        """Of a pass of so many sequences, the widest of so many rows."""
-        return math.exp(self._expected[self._bucket(sequences, width)] + (self._pace or 0.0))
+    def ms(self, sequences: int, width: int, *, guesses: bool) -> float:
+        """Of a pass of so many sequences, the widest of so many rows; `guesses`: with the draft model's."""
+        return math.exp(self._expected[self._bucket(sequences, width, guesses)] + (self._pace or 0.0))
 
-    def took(self, sequences: int, width: int, took_ms: float) -> None:
+    def took(self, sequences: int, width: int, took_ms: float, *, guesses: bool) -> None:
         """A pass of nothing but so many sequences' next tokens and drafts took so long."""
-        bucket = self._bucket(sequences, width)
+        bucket = self._bucket(sequences, width, guesses)
         off = math.log(took_ms) - self._expected[bucket]
         if self._pace is None:
             self._pace = off
@@ -58,5 +58,6 @@ class PassCosts:
         self._expected[bucket] += share * off
         self._pace += (1 - share) * PACE_SHARE * off
 
-    def _bucket(self, sequences: int, width: int) -> Bucket:
-        return smallest(self._buckets, sequences=sequences, width=width) or self._plain
+    def _bucket(self, sequences: int, width: int, guesses: bool) -> Bucket:
+        found = smallest(self._buckets, sequences=sequences, width=width, guesses=guesses)
+        return found or self._plain

@@ -67,11 +67,14 @@ def adversary(answers: Mapping[str, Sequence[int]], vocab_size: int) -> Knowing:
 class Widest:
     """Widths that let every draft be as long as it is."""
 
-    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]], *, guesses: bool) -> int:
         assert 1 <= len(offers) <= sequences
         return 1 + max(map(len, offers.values()))
 
-    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+    def passed(
+        self, sequences: int, width: int, *, guesses: bool, kept_tokens: int, took_ms: float | None
+    ) -> None:
+        assert width > 1 or not guesses
         assert kept_tokens <= sequences * width
         assert took_ms is None or took_ms == 0
 

@@ -18,18 +18,21 @@ WIDTHS = (1, 4, 8, 16)
 class Table:
     """Costs that stay as they are: the same for any number of sequences."""
 
-    def __init__(self, ms: Mapping[int, float]) -> None:
+    def __init__(self, ms: Mapping[int, float], draft_ms: float = 0.0) -> None:
         self._ms = ms
-        self.took_ms: list[tuple[int, int, float]] = []
+        self._draft_ms = draft_ms
+        self.took_ms: list[tuple[int, int, float, bool]] = []
 
     def widths(self, sequences: int) -> Sequence[int]:
         return sorted(self._ms)
 
-    def ms(self, sequences: int, width: int) -> float:
-        return self._ms[next(room for room in sorted(self._ms) if room >= width)]
+    def ms(self, sequences: int, width: int, *, guesses: bool) -> float:
+        assert width > 1 or not guesses
+        drafted = self._draft_ms if guesses else 0.0
+        return drafted + self._ms[next(room for room in sorted(self._ms) if room >= width)]
 
-    def took(self, sequences: int, width: int, took_ms: float) -> None:
-        self.took_ms.append((sequences, width, took_ms))
+    def took(self, sequences: int, width: int, took_ms: float, *, guesses: bool) -> None:
+        self.took_ms.append((sequences, width, took_ms, guesses))
 
 
 def control(ms: Mapping[int, float], right: Mapping[str, int] | None = None, tries: int = 50) -> WidthControl:
@@ -43,7 +46,7 @@ def control(ms: Mapping[int, float], right: Mapping[str, int] | None = None, tri
 
 def settled(chooser: WidthControl, sequences: int, offered: Mapping[str, Sequence[str]]) -> int:
     """What it chooses once it has tried what it may."""
-    return [chooser.choose(sequences, offered) for _ in range(100)][-1]
+    return [chooser.choose(sequences, offered, guesses=False) for _ in range(100)][-1]
 
 
 def offers(**lengths: int) -> dict[str, list[str]]:
@@ -63,18 +66,18 @@ def test_what_is_right_is_drafted_as_far_as_it_is() -> None:
 
 def test_a_width_further_is_tried_first() -> None:
     chooser = control(DEAR, {"a": 15})
-    assert [chooser.choose(1, offers(a=15)) for _ in range(4)] == [8, 4, 4, 4]
+    assert [chooser.choose(1, offers(a=15), guesses=False) for _ in range(4)] == [8, 4, 4, 4]
 
 
 def test_without_a_draft_the_pass_is_plain() -> None:
-    assert control(NEARLY_FREE).choose(3, {}) == PLAIN
+    assert control(NEARLY_FREE).choose(3, {}, guesses=False) == PLAIN
 
 
 def test_no_wider_than_the_longest_draft() -> None:
     chooser = control(NEARLY_FREE, {"a": 15, "b": 15})
-    assert chooser.choose(2, offers(a=2, b=3)) == 4
-    assert chooser.choose(2, offers(a=1)) == 4
-    assert chooser.choose(2, offers(a=2, b=4)) == 8
+    assert chooser.choose(2, offers(a=2, b=3), guesses=False) == 4
+    assert chooser.choose(2, offers(a=1), guesses=False) == 4
+    assert chooser.choose(2, offers(a=2, b=4), guesses=False) == 8
 
 
 def test_neighbours_that_draft_nothing_are_not_made_slower_for_one_that_does() -> None:
@@ -93,10 +96,10 @@ def spent_on_trying(passes: int) -> float:
     chooser = WidthControl(Table(DEAR), acceptance)
     took = 0.0
     for _ in range(passes):
-        width = chooser.choose(1, offers(a=15))
+        width = chooser.choose(1, offers(a=15), guesses=False)
         if width > 1:
             acceptance.checked("a", ["model"] * (width - 1), 0, tried=1)
-        chooser.passed(1, width, kept_tokens=1, took_ms=None)
+        chooser.passed(1, width, guesses=False, kept_tokens=1, took_ms=None)
         took += DEAR[width] / DEAR[1]
     return took / passes - 1
 
@@ -112,11 +115,11 @@ def test_guesses_that_become_right_are_found() -> None:
     chooser = WidthControl(Table({1: 8.0, 4: 10.0}), acceptance)
     widths: list[int] = []
     for turn in range(1000):
-        width = chooser.choose(1, offers(a=3))
+        width = chooser.choose(1, offers(a=3), guesses=False)
         right = width - 1 if turn >= 500 else 0
         if width > 1:
             acceptance.checked("a", ["model"] * (width - 1), right, tried=min(right + 1, width - 1))
-        chooser.passed(1, width, kept_tokens=1 + right, took_ms=None)
+        chooser.passed(1, width, guesses=False, kept_tokens=1 + right, took_ms=None)
         widths.append(width)
     # a trial costs a quarter of a pass
     assert 2 <= widths[400:500].count(4) <= 5
@@ -126,9 +129,20 @@ def test_guesses_that_become_right_are_found() -> None:
 def test_times_of_passes_are_told_to_the_costs() -> None:
     table = Table(DEAR)
     chooser = WidthControl(table, Acceptance(15))
-    chooser.passed(3, 4, kept_tokens=5, took_ms=17.0)
-    chooser.passed(2, 1, kept_tokens=2, took_ms=None)
-    assert table.took_ms == [(3, 4, 17.0)]
+    chooser.passed(3, 4, guesses=False, kept_tokens=5, took_ms=17.0)
+    chooser.passed(2, 1, guesses=False, kept_tokens=2, took_ms=None)
+    chooser.passed(2, 4, guesses=True, kept_tokens=2, took_ms=19.0)
+    assert table.took_ms == [(3, 4, 17.0, False), (2, 4, 19.0, True)]
+
+
+def test_guesses_must_earn_the_draft_models_time_too() -> None:
+    acceptance = Acceptance(15)
+    for _ in range(50):
+        acceptance.checked("a", ["copy"] * 3, 1, tried=2)
+    chooser = WidthControl(Table({1: 8.0, 4: 10.0}, draft_ms=8.0), acceptance)
+    # two tokens in 10 ms, or in 18
+    assert [chooser.choose(1, {"a": ["copy"] * 3}, guesses=False) for _ in range(100)][-1] == 4
+    assert [chooser.choose(1, {"a": ["copy"] * 3}, guesses=True) for _ in range(100)][-1] == PLAIN
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,7 +162,7 @@ def test_whatever_is_kept_the_loss_is_bounded(
     offered = {f"r{place}": ["model"] * length for place, length in enumerate(lengths[:sequences]) if length}
     took = plain = 0.0
     for kept in kindness * (80 // len(kindness)):
-        width = chooser.choose(sequences, offered)
+        width = chooser.choose(sequences, offered, guesses=False)
         longest = max(map(len, offered.values()), default=0)
         assert width in WIDTHS
         assert width == PLAIN or max(room for room in (0, *WIDTHS) if room < width) < 1 + longest
@@ -159,7 +173,7 @@ def test_whatever_is_kept_the_loss_is_bounded(
             if drafted:
                 acceptance.checked(request, sources[:drafted], right, tried=min(right + 1, drafted))
             tokens += right
-        chooser.passed(sequences, width, kept_tokens=tokens, took_ms=None)
+        chooser.passed(sequences, width, guesses=False, kept_tokens=tokens, took_ms=None)
         took += ms[width]
         plain += tokens / sequences
         # a draft that costs more than can be saved up is checked once that is there

@@ -20,6 +20,8 @@ class Told:
     """Widths as a test wants them; remembers what it is told."""
 
     width: int = 16
+    guesses_are_dear: bool = False
+    guesses: list[bool] = field(default_factory=list[bool])
     asked: list[tuple[int, dict[str, list[str]]]] = field(
         default_factory=list[tuple[int, dict[str, list[str]]]]
     )
@@ -27,11 +29,15 @@ class Told:
         default_factory=list[tuple[int, int, int, float | None]]
     )
 
-    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]]) -> int:
+    def choose(self, sequences: int, offers: Mapping[str, Sequence[str]], *, guesses: bool) -> int:
         self.asked.append((sequences, {name: list(sources) for name, sources in offers.items()}))
-        return self.width
+        self.guesses.append(guesses)
+        return 1 if guesses and self.guesses_are_dear else self.width
 
-    def passed(self, sequences: int, width: int, *, kept_tokens: int, took_ms: float | None) -> None:
+    def passed(
+        self, sequences: int, width: int, *, guesses: bool, kept_tokens: int, took_ms: float | None
+    ) -> None:
+        self.guesses.append(guesses)
         self.passes.append((sequences, width, kept_tokens, took_ms))
 
 
@@ -152,6 +158,23 @@ def test_a_draft_model_guesses_where_there_is_no_copy() -> None:
     choice = Choice("mtp", a=[1, 2, 3], b=[], draft_tokens=3)
     assert choice.made.choose({"a": 15, "b": 2}) == {"a": (1, 2, 3), "b": (TO_GUESS,) * 2}
     assert choice.made.sources(plan(a=(1, 2, 3), b=(-1, -1))) == {"a": ("copy",) * 3, "b": ("mtp",) * 2}
+
+
+def test_it_is_told_whether_the_draft_model_guesses() -> None:
+    choice = Choice("mtp", a=[1, 2, 3], b=[], draft_tokens=3)
+    for rooms, guesses in (({"a": 15, "b": 15}, True), ({"a": 15}, False)):
+        drafts = choice.made.choose(rooms)
+        choice.made.passed(plan(**drafts), [], 4.0)
+        assert choice.widths.guesses == [guesses] * 2
+        choice.widths.guesses.clear()
+
+
+def test_where_guesses_do_not_pay_copies_alone_may() -> None:
+    choice = Choice("mtp", a=[1, 2, 3], b=[], draft_tokens=3)
+    choice.widths.guesses_are_dear = True
+    assert choice.made.choose({"a": 15, "b": 15}) == {"a": (1, 2, 3)}
+    assert choice.widths.asked == [(2, {"a": ["copy"] * 3, "b": ["mtp"] * 3}), (2, {"a": ["copy"] * 3})]
+    assert choice.made.choose({"b": 15}) == {}
 
 
 def test_a_copy_that_keeps_less_than_guesses_gives_way_to_them_and_is_tried_again() -> None:
