@@ -47,6 +47,10 @@ class Fp8Blocks:
         assert first % GROUP == 0, "a block has one scale"
         return Fp8Blocks(self.values[first:end], self.scales[first // GROUP : -(-end // GROUP)])
 
+    def whole_blocks(self, rows: int) -> Fp8Blocks:
+        """A view of the blocks that the first `rows` rows lie in: products want no odd number of rows."""
+        return self.rows(0, -(-rows // GROUP) * GROUP)
+
 
 def quantise_rows(x: Tensor) -> Fp8Rows:
     """An activation in 1x128 groups. x float [M, K], rows may be strided, K a multiple of 128."""

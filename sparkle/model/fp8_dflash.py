@@ -40,7 +40,7 @@ class Fp8DFlash:
         self._weights = weights
         self._embedding = embedding
         self._vocabulary = draft_vocab_size or config.vocab_size
-        self._lm_head = lm_head.rows(0, self._vocabulary)
+        self._lm_head = lm_head.whole_blocks(self._vocabulary)
         self._layers = [Fp8DFlashLayer(config, layer, number) for number, layer in enumerate(weights.layers)]
         self._context_kv = _context_kv(config, weights)
         self._side = SideStream(embedding.device)

@@ -34,7 +34,7 @@ class Fp8Mtp:
         self._config = config
         self._embedding = weights.embedding
         self._vocabulary = draft_vocab_size or config.vocab_size
-        self._lm_head = weights.lm_head.rows(0, self._vocabulary)
+        self._lm_head = weights.lm_head.whole_blocks(self._vocabulary)
         self._weights = weights.mtp
         rank = config.layer_types.count(LayerType.FULL)
         self._side = SideStream(weights.embedding.device)

@@ -39,6 +39,21 @@ def assert_same_blocks(got: Fp8Blocks, want: Fp8Blocks) -> None:
     assert_same_bits(got.values, want.values)
 
 
+def test_views_of_blocks_stand_for_the_same_values() -> None:
+    w = quantise.quantise_blocks_reference(random_matrix(300, 256, seed=1))
+    exact = exact_blocks(w)
+    for view, first, end in (
+        (w.rows(128, 300), 128, 300),
+        (w.rows(128, 130), 128, 130),
+        (w.rows(0, 256), 0, 256),
+        (w.whole_blocks(1), 0, 128),
+        (w.whole_blocks(256), 0, 256),
+        (w.whole_blocks(257), 0, 300),
+    ):
+        assert torch.equal(exact_blocks(view), exact[first:end])
+        assert view.values.data_ptr() == w.values[first:].data_ptr()
+
+
 def test_a_row_is_rounded_to_the_nearest_value_of_its_group() -> None:
     x = random_matrix(5, 256, seed=1, dtype=torch.float32)
     got = quantise.quantise_rows(x)

@@ -88,11 +88,14 @@ def truth(case: Case, rings: Rings) -> Tensor:
             first = max(0, context + row - case.window + 1)
             cells = [position % case.window for position in range(first, context)]
             cells += range(case.window, case.window + case.width)
-            for head in range(case.heads):
-                key = rings.keys[slot, cells, head // group].double()
-                weights = (key @ rings.query[place * case.width + row, head].double() * SCALE).softmax(0)
-                out.append(weights @ rings.values[slot, cells, head // group].double())
-    return torch.stack(out).view(-1, case.heads * case.dim)
+            key, value = (
+                part[slot, cells].double().repeat_interleave(group, dim=1)  # [cells, heads, dim]
+                for part in (rings.keys, rings.values)
+            )
+            query = rings.query[place * case.width + row].double()
+            weights = (torch.einsum("chd,hd->ch", key, query) * SCALE).softmax(0)
+            out.append(torch.einsum("ch,chd->hd", weights, value).flatten())
+    return torch.stack(out)
 
 
 def assert_attention(case: Case, rings: Rings, got: Fp8Rows) -> None:

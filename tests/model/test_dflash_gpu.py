@@ -20,6 +20,7 @@ pytestmark = pytest.mark.gpu
 
 SHAPES = {
     "small heads": DFlashShape(
+        vocab_size=144,
         hidden_size=256,
         intermediate_size=512,
         head_dim=64,
@@ -29,6 +30,7 @@ SHAPES = {
         sliding_window=40,
     ),
     "published heads": DFlashShape(
+        vocab_size=144,
         hidden_size=512,
         intermediate_size=1024,
         num_attention_heads=8,
@@ -40,7 +42,14 @@ SHAPES = {
         sliding_window=2048,
     ),
 }
-LENGTHS = (0, 1, 30, 60, 61, 100, 39, 40)
+LENGTHS = (0, 1, 30, 60, 61, 100, 39, 40) * 3
+NOISE = 0.04
+"""Relative error between two orders of summing: 0.017 on a CPU with noise of 1e-4 before each rounding."""
+SAME = 0.4
+"""Of all guesses: with random weights many scores are close, and each token chosen otherwise changes those
+behind it. With noise as above 0.57 to 0.87 are the same, by chance hardly any would be."""
+FIRST_SAME = 0.5
+"""Of those behind an anchor: 0.65 to 0.91 with that noise."""
 
 
 class Drafting:
@@ -54,6 +63,7 @@ class Drafting:
             load_fp8_dflash_weights(directory, self.config, device),
             embedding=reference.embedding.bfloat16().to(device),
             lm_head=ops.quantise_blocks(reference.lm_head.to(device)),
+            draft_vocab_size=shape.vocab_size - 5,
         )
         count = len(LENGTHS)
         self.cache = DFlashCache(self.config, num_slots=count, device=device, dtype=torch.bfloat16)
@@ -96,10 +106,10 @@ def test_it_drafts_on_the_gpu_as_on_the_cpu(shape: str, tmp_path: Path) -> None:
         wanted, got = cpu.draft(rows), gpu.draft(rows)
         for mine, other in ((gpu.cache.keys, cpu.cache.keys), (gpu.cache.values, cpu.cache.values)):
             kept, exact = mine[:, :-1, :window].cpu().float(), other[:, :-1, :window].float()
-            assert (kept - exact).square().mean().sqrt() < 0.03 * exact.square().mean().sqrt()
-        # with random weights many scores are close to each other; by chance hardly any would agree
-        assert (got.cpu() == wanted).double().mean() > 0.6
-        assert (got.cpu() == wanted)[:, 0].double().mean() > 0.7
+            assert (kept - exact).square().mean().sqrt() < NOISE * exact.square().mean().sqrt()
+        same = (got.cpu() == wanted).double()
+        assert same.mean() > SAME
+        assert same[:, 0].mean() > FIRST_SAME
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             replayed = gpu.draft(rows)
