@@ -17,7 +17,7 @@ from sparkle.engine.engine import PassRunner
 from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.runner import DraftModel
 from sparkle.model.cache import SequenceCache
-from sparkle.model.config import LayerType, ModelConfig
+from sparkle.model.config import ModelConfig
 from sparkle.model.decoder import Decoder
 from sparkle.model.dflash import DFlash
 from sparkle.model.dflash_cache import ContextBatch, DFlashCache
@@ -26,7 +26,6 @@ from sparkle.model.dflash_selector import Draws
 from sparkle.model.dflash_weights import load_dflash_weights
 from sparkle.model.mtp import Mtp
 from sparkle.model.taps import Taps
-from sparkle.model.weights import DecoderWeights
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.small_model import config_for, small_weights
 from tests.model.dflash_reference import DFlashReference, DFlashShape
@@ -174,10 +173,3 @@ def save_dflash(config: ModelConfig, directory: Path) -> DFlashConfig:
     )
     DFlashReference(shape, 5).save(directory)
     return read_dflash_config(directory, config)
-
-
-def with_head(weights: DecoderWeights, config: ModelConfig) -> tuple[DecoderWeights, ModelConfig]:
-    """A decoder's weights and a random draft head beside them."""
-    assert LayerType.FULL in config.layer_types
-    config = dataclasses.replace(config, has_mtp=True)
-    return dataclasses.replace(weights, mtp=small_weights(config, 1).mtp), config
