@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket, buckets_for, smallest
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.drawn_rows import drawn_on_device, drawn_rows
+from sparkle.engine.drawn_rows import NONE_DRAWN, drawn_on_device, drawn_rows
 from sparkle.engine.plan import TO_GUESS, Drawn, PassResult, Span, joined
 from sparkle.engine.rows import Rows, following_rows, kept_rows, rows_of
 from sparkle.engine.sampler import Sampler
@@ -167,7 +167,9 @@ class ShortSpans:
         accept = self._acceptance
         chosen.fill(
             rows,
-            drawn_rows(spans, rows.span_starts, states, vocab_size=self._sampler.vocab_size),
+            drawn_rows(spans, rows.span_starts, states, vocab_size=self._sampler.vocab_size)
+            if self._draws
+            else NONE_DRAWN,
             following_rows(spans, {}),
             accepted=[self._windows[span.slot] for span in spans],
             forced=[] if accept is None else [accept(span) if span.draft else 0 for span in spans],
@@ -183,8 +185,10 @@ class ShortSpans:
         if not left:
             return PassResult(drawn=())
         wanted = [row for one in left for row in one.rows]
+        # the first rows of the graph's need no copy
+        in_order = wanted == list(range(len(wanted)))
         return self._sampler.draw(
-            logits[to_device(wanted, torch.int64, logits.device)],
+            logits[: len(wanted)] if in_order else logits[to_device(wanted, torch.int64, logits.device)],
             [one.state for one in left],
             [one.span.draft for one in left],
         )

@@ -155,17 +155,8 @@ class VerifyPass:
                 padded(forced, places, 0),
             )
         )
-        chances = [chance for row in drawn.draft_chances for chance in padded(row, self.bucket.width - 1, 0)]
-        self._floats.fill(
-            [
-                *(
-                    padded(column, count, filler)
-                    for column, filler in zip(drawn.columns, NOT_DRAWN, strict=True)
-                ),
-                padded(drawn.draft_temperatures, places, 0),
-                padded(chances, places * (self.bucket.width - 1), 0),
-            ]
-        )
+        if self._draws_here:
+            self._fill_floats(drawn)
 
     def replay(self) -> None:
         """Run the pass over what was filled in."""
@@ -184,6 +175,20 @@ class VerifyPass:
         helper, outputs = self._helper, self._recorded.result[1]
         if helper is not None and outputs is not None:
             helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
+
+    def _fill_floats(self, drawn: DrawnRows) -> None:
+        count, places, guesses = self.bucket.rows, self.bucket.sequences, self.bucket.width - 1
+        chances = [chance for row in drawn.draft_chances for chance in padded(row, guesses, 0)]
+        self._floats.fill(
+            [
+                *(
+                    padded(column, count, filler)
+                    for column, filler in zip(drawn.columns, NOT_DRAWN, strict=True)
+                ),
+                padded(drawn.draft_temperatures, places, 0),
+                padded(chances, places * guesses, 0),
+            ]
+        )
 
     @torch.inference_mode()
     def _compute(self) -> tuple[Tensor, Tensor | None]:
