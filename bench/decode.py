@@ -22,6 +22,7 @@ from bench.gpu_timing import READ_BYTES_PER_S, Figure, print_figures
 from bench.kept_counts import kept_counts
 from sparkle.drafting.dflash_helper import Fp8DFlashHelper
 from sparkle.drafting.mtp_helper import Fp8MtpHelper
+from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import TO_GUESS, PassPlan, Span
@@ -77,7 +78,7 @@ class Conversation:
 
     def span(self, width: int) -> Span:
         """Its part of the next pass, the first of which makes the slot its own."""
-        draft = (TO_GUESS,) * (width - 1) if self.computed else ()
+        draft = (TO_GUESS,) * (width - 1)
         return Span(
             request=self.name,
             slot=self.slot,
@@ -94,7 +95,7 @@ class Decoding:
     """A runner with the graphs of one case, in the middle of its answers."""
 
     def __init__(self, model: Loaded, helper: DraftModel, case: Case) -> None:
-        passes = WARM_PASSES + PASSES
+        passes = 1 + WARM_PASSES + PASSES
         counts = iter(kept_counts(case.kept, case.width, passes * case.sequences, seed=11))
         self._case = case
         self._runner = GpuRunner(
@@ -103,9 +104,9 @@ class Decoding:
             Sampler(model.config.vocab_size),
             num_slots=case.sequences,
             max_pages=model.page_tables(1).shape[1],
-            widths=(1, case.width),
             helper=helper,
             acceptance=lambda _: next(counts),
+            buckets=(Bucket(case.sequences, case.width, guesses=True),),
         )
         self._conversations = [
             Conversation(

@@ -48,11 +48,13 @@ class GpuRunner:
         prompt_rows: Sequence[int] = (),
         helper: DraftModel | None = None,
         acceptance: Acceptance | None = None,
+        buckets: Sequence[Bucket] | None = None,
     ) -> None:
         """Captures a graph for each bucket of `widths`, which begin with 1, and for chunks of `prompt_rows`.
 
         `max_pages`: the most pages that one request holds. Spans wider than the widest of `widths` are read
-        as prompts are. `helper` fills in drafts of TO_GUESS. `acceptance` stands in for comparing drafts.
+        as prompts are. `helper` fills in drafts of TO_GUESS. `acceptance` stands in for comparing drafts, and
+        `buckets` for those of `widths`, in measurements of few shapes.
         """
         self.device = cache.keys.device
         self.draft_model = None if helper is None else helper.name
@@ -73,6 +75,7 @@ class GpuRunner:
             widths=widths,
             helper=helper,
             acceptance=acceptance,
+            buckets=buckets,
             pool=pool,
         )
         self._prompt_passes = [

@@ -46,11 +46,13 @@ class ShortSpans:
         widths: Sequence[int],
         helper: DraftModel | None,
         acceptance: Acceptance | None,
+        buckets: Sequence[Bucket] | None,
         pool: Any,
     ) -> None:
         """Captures a graph for each bucket of `widths`, and with a `helper` for those with guesses.
 
-        page_tables int32 [slots, max_pages], as the runner writes them; `pool` as `Recorded` takes it.
+        page_tables int32 [slots, max_pages], as the runner writes them; `buckets` in place of all these where
+        only some are needed; `pool` as `Recorded` takes it.
         """
         assert 1 in widths, "every answer's next token must fit a graph"
         self._sampler = sampler
@@ -62,7 +64,7 @@ class ShortSpans:
         self._draws = self._helped or len(widths) > 1
         self._acceptance = acceptance
         num_slots, max_pages = page_tables.shape
-        self._buckets = buckets_for(num_slots, widths, guesses=helper is not None)
+        self._buckets = buckets or buckets_for(num_slots, widths, guesses=helper is not None)
         self._passes: dict[Bucket, VerifyPass] = {}
         # the largest first: the smaller ones fit into its memory, and need no run in front
         for bucket in self._buckets:

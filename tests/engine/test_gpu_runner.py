@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import PassPlan, Span
@@ -37,7 +38,13 @@ def sizes(*, slots: int = 4, pass_tokens: int = 40, page_tokens: int = 8, kv_tok
 class Rig:
     """A runner around the history model."""
 
-    def __init__(self, of: Sizes, widths: Sequence[int], prompt_rows: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        of: Sizes,
+        widths: Sequence[int],
+        prompt_rows: Sequence[int] = (),
+        buckets: Sequence[Bucket] | None = None,
+    ) -> None:
         self.model = HistoryModel(VOCAB)
         self.cache = TokenCache(
             config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.slots
@@ -50,6 +57,7 @@ class Rig:
             max_pages=max_pages(config(), of),
             widths=widths,
             prompt_rows=prompt_rows,
+            buckets=buckets,
         )
 
 
@@ -137,6 +145,12 @@ def test_chunks_that_fit_a_graph_take_it_and_longer_ones_are_folded_into_first(t
     assert rig.model.chunks == [(11,)] * 4 + [(6,)]
     assert {used for _, _, used in rig.model.verified} == {1}
     assert rig.model.folds == 0
+
+
+def test_given_buckets_stand_in_place_of_those_of_the_widths() -> None:
+    rig = Rig(sizes(), (1, 8), buckets=(Bucket(2, 4),))
+    assert drawn(rig, span("a", 0, 0, [9])) == {"a": follows(9)}
+    assert rig.model.verified == [(2, 4, 1)]
 
 
 def test_short_chunks_take_the_smallest_graph_with_room_and_others_none() -> None:
