@@ -54,9 +54,11 @@ class Fp8Mtp:
 
         Guesses of an unused place, and those past the pages that a sequence holds, are any tokens.
         """
+        outputs, x = start.outputs, ops.quantise_rows(start.outputs)
+        if count == 1:
+            return self._likeliest(x)[:, None]
         # what does not depend on a guess is computed beside its output product
         rows = self._side.start(lambda: chain_rows(start, steps=count - 1, page_tokens=cache.page_tokens))
-        outputs, x = start.outputs, ops.quantise_rows(start.outputs)
         tokens: list[Tensor] = []
         for step in range(1, count):
             before = self._side.start(lambda: self._normed(outputs))  # noqa: B023 it runs at once
