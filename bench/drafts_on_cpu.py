@@ -1,6 +1,6 @@
 """What drafts bring on the CPU: the demo's prompts on sparkle-tiny, with the engine's default and without.
 
-    python -m bench.drafts_on_cpu [--rounds 4]
+    python -m bench.drafts_on_cpu [--rounds 4] [--draft-model mtp]
 
 Seconds of processor time of one thread, which other programs on the machine disturb less than the clock.
 """
@@ -65,9 +65,13 @@ def jobs(sampling: Sampling, batch: int) -> list[Job]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--draft-model", help="as the engine's setting; copies alone without")
+    arguments = parser.parse_args()
+    rounds, draft_model = arguments.rounds, arguments.draft_model
     settings = {
-        tokens: EngineSettings(device=Device.CPU, threads=1, draft_tokens=tokens)
+        tokens: EngineSettings(
+            device=Device.CPU, threads=1, draft_tokens=tokens, draft_model=draft_model if tokens else None
+        )
         for tokens in (0, MAX_DRAFT_TOKENS)
     }
     # one engine for all: what it learns of one batch is what the next one begins with
