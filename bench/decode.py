@@ -105,7 +105,7 @@ class Decoding:
             num_slots=case.sequences,
             max_pages=model.page_tables(1).shape[1],
             helper=helper,
-            acceptance=lambda _: next(counts),
+            given_count=lambda _: next(counts),
             buckets=(Bucket(case.sequences, case.width, guesses=True),),
         )
         self._conversations = [

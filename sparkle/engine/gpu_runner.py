@@ -17,7 +17,7 @@ from sparkle.engine.plan import PassPlan, PassResult, Span, joined
 from sparkle.engine.prompt_pass import PromptPass, Reader
 from sparkle.engine.rows import Rows, following_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.short_spans import Acceptance, ShortSpans
+from sparkle.engine.short_spans import GivenCount, ShortSpans
 from sparkle.engine.transfer import pack, padded, to_device
 from sparkle.engine.verify_pass import DraftModel, Verifier
 from sparkle.engine.windows import Windows
@@ -47,14 +47,14 @@ class GpuRunner:
         widths: Sequence[int] = (1,),
         prompt_rows: Sequence[int] = (),
         helper: DraftModel | None = None,
-        acceptance: Acceptance | None = None,
+        given_count: GivenCount | None = None,
         buckets: Sequence[Bucket] | None = None,
     ) -> None:
         """Captures a graph for each bucket of `widths`, which begin with 1, and for chunks of `prompt_rows`.
 
         `max_pages`: the most pages that one request holds. Spans wider than the widest of `widths` are read
-        as prompts are. `helper` fills in drafts of TO_GUESS. `acceptance` stands in for comparing drafts, and
-        `buckets` for those of `widths`, in measurements of few shapes.
+        as prompts are. `helper` fills in drafts of TO_GUESS. In measurements `given_count` stands in for
+        comparing drafts, and `buckets` for those of `widths`.
         """
         self.device = cache.keys.device
         self.draft_model = None if helper is None else helper.name
@@ -74,7 +74,7 @@ class GpuRunner:
             self._page_tables,
             widths=widths,
             helper=helper,
-            acceptance=acceptance,
+            given_count=given_count,
             buckets=buckets,
             pool=pool,
         )

@@ -24,7 +24,7 @@ from sparkle.engine.windows import Windows
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.schemas.job import Sampling
 
-Acceptance = Callable[[Span], int]
+GivenCount = Callable[[Span], int]
 """For measurements with random weights: how many tokens count of those drawn for a span, at least one."""
 
 
@@ -45,7 +45,7 @@ class ShortSpans:
         *,
         widths: Sequence[int],
         helper: DraftModel | None,
-        acceptance: Acceptance | None,
+        given_count: GivenCount | None,
         buckets: Sequence[Bucket] | None,
         pool: Any,
     ) -> None:
@@ -62,7 +62,7 @@ class ShortSpans:
         self._helped = helper is not None
         # where nothing is ever guessed the sampler alone draws: its every kernel is proved on the GPU
         self._draws = self._helped or len(widths) > 1
-        self._acceptance = acceptance
+        self._given_count = given_count
         num_slots, max_pages = page_tables.shape
         self._buckets = buckets or buckets_for(num_slots, widths, guesses=helper is not None)
         self._passes: dict[Bucket, VerifyPass] = {}
@@ -166,7 +166,7 @@ class ShortSpans:
     def _start(
         self, chosen: VerifyPass, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
     ) -> None:
-        accept = self._acceptance
+        given = self._given_count
         chosen.fill(
             rows,
             drawn_rows(spans, rows.span_starts, states, vocab_size=self._sampler.vocab_size)
@@ -174,7 +174,7 @@ class ShortSpans:
             else NONE_DRAWN,
             following_rows(spans, {}),
             accepted=[self._windows[span.slot] for span in spans],
-            forced=[] if accept is None else [accept(span) if span.draft else 0 for span in spans],
+            least=[] if given is None else [given(span) if span.draft else 0 for span in spans],
         )
         slots = chosen.batch.slots.clamp(min=0)
         torch.index_select(self._page_tables, 0, slots, out=chosen.batch.page_tables)

@@ -91,7 +91,7 @@ class VerifyPass:
             (rows, 3 * rows, rows, places + 1, *[places] * 3, rows, rows, *[places] * 4), device
         )
         token_ids, positions, cells, span_starts, slots, contexts, accepted, *rest = self._numbers.parts
-        self._following, self._sources, self._firsts, self._counts, self._certain, self._forced = rest
+        self._following, self._sources, self._firsts, self._counts, self._certain, self._least = rest
         guesses = bucket.width - 1
         self._floats = Pack([*[rows] * len(NOT_DRAWN), places, places * guesses], device, torch.float64)
         *columns, temperatures, chances = self._floats.parts
@@ -128,12 +128,12 @@ class VerifyPass:
         following: Sequence[int],
         *,
         accepted: Sequence[int],
-        forced: Sequence[int] = (),
+        least: Sequence[int] = (),
     ) -> None:
         """These rows, and none in the other places; all that a replay reads but the page tables.
 
         `following` of each row the token behind it, -1 for the one that is drawn; `accepted` of each span's
-        slot; `forced` of each span how many drawn tokens count at least, whatever they are.
+        slot; `least` of each span how many drawn tokens count at least, whatever they are.
         """
         count, places = self.bucket.rows, self.bucket.sequences
         # of each span the rows that stay whatever is drawn
@@ -152,7 +152,7 @@ class VerifyPass:
                 padded(drawn.firsts, places, 0),
                 padded(drawn.counts, places, 0),
                 padded(certain, places, 0),
-                padded(forced, places, 0),
+                padded(least, places, 0),
             )
         )
         if self._draws_here:
@@ -214,7 +214,7 @@ class VerifyPass:
             width=batch.width,
             most=min(NARROW, self._vocab_size),
         )
-        counts = torch.maximum(counts, self._forced)
+        counts = torch.maximum(counts, self._least)
         self._told.copy_(torch.cat((tokens, batch.token_ids, counts)), non_blocking=True)
         if self._drawn is not None:
             self._drawn.record()

@@ -15,7 +15,7 @@ from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import TO_GUESS, PassPlan, Span
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Sizes
-from sparkle.engine.short_spans import Acceptance
+from sparkle.engine.short_spans import GivenCount
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, engine_around, max_pages
@@ -45,7 +45,7 @@ class Rig:
         right: Callable[[Random], bool],
         *,
         prompt_rows: Sequence[int] = (),
-        acceptance: Acceptance | None = None,
+        given_count: GivenCount | None = None,
     ) -> None:
         self.model = HistoryModel(VOCAB)
         cache = TokenCache(config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.slots)
@@ -58,7 +58,7 @@ class Rig:
             widths=widths,
             prompt_rows=prompt_rows,
             helper=HistoryHelper(self.model, VOCAB, num_slots=of.slots, right=right),
-            acceptance=acceptance,
+            given_count=given_count,
         )
 
 
@@ -182,9 +182,9 @@ def test_a_broken_row_ends_what_counts_and_breaks_only_as_the_first() -> None:
         assert result.broken == ("b",)
 
 
-def test_forced_acceptance_counts_tokens_whatever_they_are() -> None:
+def test_given_counts_count_tokens_whatever_they_are() -> None:
     of = sizes(slots=2, pass_tokens=200, kv_tokens=128)
-    rig = Rig(of, (1, 4), never, acceptance=lambda one: len(one.draft))
+    rig = Rig(of, (1, 4), never, given_count=lambda one: len(one.draft))
     states = {"a": DrawState("a", GREEDY, 0, [0], VOCAB)}
     rig.runner.run(PassPlan(spans=(span("a", 0, 0, [1, 2]),)), states)
     last = follows(1, 2)
