@@ -5,7 +5,8 @@
 
 Each pass is the engine's: its runner plans, guesses, checks, draws, accepts and follows, and reads the tokens
 back. The weights are random, so how many tokens a pass keeps is not found but given: drawn with this mean.
-Greedy answers behind about 33,000 tokens. The floor is that of a verify pass that keeps as many.
+Greedy answers behind about 33,000 tokens. The floor is the rate at which passes would write as much that take
+no longer than to read weights, caches and states once.
 """
 
 from __future__ import annotations

@@ -28,10 +28,17 @@ class Figure:
     case: str
     value: float
     unit: str
-    floor: float
-    """The least the hardware allows, in the same unit."""
+    floor: float | None
+    """The best that the hardware allows, in the same unit: of times the least, of rates the most."""
     spread: tuple[float, float]
     """The 10th and the 90th percentile of the replays."""
+
+    @property
+    def share(self) -> float | None:
+        """How much of what the hardware allows was reached; None without a floor."""
+        if self.floor is None:
+            return None
+        return self.value / self.floor if self.unit.endswith("/s") else self.floor / self.value
 
 
 def time_us(
@@ -88,10 +95,9 @@ def print_figures(figures: Iterable[Figure], *, commit: str) -> None:
         for figure in figures:
             measured.append(figure)
             low, high = figure.spread
-            line = (
-                f"{figure.case:32s} {figure.value:10.2f} {figure.unit}  floor {figure.floor:9.2f}  "
-                f"{100 * figure.floor / figure.value:5.1f} %  spread {high - low:.2f}"
-            )
+            share = figure.share
+            floor = "" if share is None else f"  floor {figure.floor:9.2f}  {100 * share:5.1f} %"
+            line = f"{figure.case:32s} {figure.value:10.2f} {figure.unit}{floor}  spread {high - low:.2f}"
             print(line, flush=True)
     finally:
         gpu = torch.cuda.get_device_name()

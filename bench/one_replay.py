@@ -169,7 +169,7 @@ def measure(rig: Rig, name: str | None, *, sequences: int, width: int) -> Iterat
     runner.run(PassPlan(spans=tuple(first)), states)
     spans = rig.spans(sequences=sequences, width=width, guesses=guesses, fresh=False)
     wall, low, high = wall_ms(runner, spans, states)
-    yield Figure(case=f"pass_wall_{case}_ms", value=wall, unit="ms", floor=0.0, spread=(low, high))
+    yield Figure(case=f"pass_wall_{case}_ms", value=wall, unit="ms", floor=None, spread=(low, high))
     made = filled_pass(rig, helper, spans, states)
     whole, spread = replays_us(made.replay, replays=REPLAYS)
     parts = parts_us(
@@ -184,7 +184,7 @@ def measure(rig: Rig, name: str | None, *, sequences: int, width: int) -> Iterat
         case=f"one_replay_adds_{case}_ms",
         value=(whole - own) / 1e3,
         unit="ms",
-        floor=0.0,
+        floor=None,
         spread=((spread[0] - own) / 1e3, (spread[1] - own) / 1e3),
     )
 
