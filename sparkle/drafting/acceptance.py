@@ -7,7 +7,9 @@ request that has not drafted yet is expected to do as the others do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from operator import mul
 
 REQUEST_MEMORY = 16
 """Tries of one request's place that count, about: what it writes changes soon."""
@@ -27,14 +29,14 @@ class Acceptance:
         self._all: dict[str, _Tries] = {}
         self._requests: dict[str, dict[str, _Tries]] = {}
 
-    def chances(self, request: str, sources: Sequence[str]) -> Iterator[float]:
+    def chances(self, request: str, sources: Sequence[str]) -> list[float]:
         """Of each token of a draft, by who guessed it, the chance that it and all before it are right."""
         own = self._requests.get(request, {})
-        chance = 1.0
-        for source, place in _places(sources):
-            expected = self._of_all(source).expected[place]
-            chance *= own[source].leaning_on(expected, place) if source in own else expected
-            yield chance
+        alone = list[float]()
+        for source, run in groupby(sources):
+            expected = self._of_all(source).expected[: len(list(run))]
+            alone += own[source].leaning_on(expected) if source in own else expected
+        return list(accumulate(alone, mul))
 
     def checked(self, request: str, sources: Sequence[str], right: int, *, tried: int) -> None:
         """Of the request's draft the first `right` guesses were right; the first `tried` were compared.
@@ -75,20 +77,21 @@ class _Tries:
         """Of each place the chance of a guess there; one that was seldom tried is like the one in front."""
         if not self._expected:
             chance = FIRST_CHANCE
-            for place in range(len(self._tried)):
-                chance = self.leaning_on(chance, place)
+            for right, tried in zip(self._right, self._tried, strict=True):
+                chance = _chance(right, tried, chance)
                 self._expected.append(chance)
         return self._expected
 
-    def leaning_on(self, expected: float, place: int) -> float:
-        """The chance at `place`, which were `expected` had it never been tried."""
-        return (self._right[place] + LEAN * expected) / (self._tried[place] + LEAN)
+    def leaning_on(self, expected: Sequence[float]) -> list[float]:
+        """The chances at the first places, which were `expected` had they never been tried."""
+        seen = zip(self._right, self._tried, expected, strict=False)
+        return [_chance(right, tried, one) for right, tried, one in seen]
 
 
-def _places(sources: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _chance(right: float, tried: float, expected: float) -> float:
+    return (right + LEAN * expected) / (tried + LEAN)
+
+
+def _places(sources: Sequence[str]) -> list[tuple[str, int]]:
     """Of each token who guessed it, and how many of the same proposer's stand right in front of it."""
-    before, place = "", 0
-    for source in sources:
-        place = place + 1 if source == before else 0
-        before = source
-        yield source, place
+    return [(source, place) for source, run in groupby(sources) for place, _ in enumerate(run)]

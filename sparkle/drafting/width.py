@@ -115,7 +115,7 @@ class WidthControl:
         widths = self._costs.widths(sequences)
         longest = max(map(len, offers.values()), default=0)
         chances = [
-            list(self._acceptance.chances(request, sources[: widths[-1] - 1]))
+            self._acceptance.chances(request, sources[: widths[-1] - 1])
             for request, sources in offers.items()
         ]
         found: list[_Choice] = []

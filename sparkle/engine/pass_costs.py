@@ -33,6 +33,9 @@ class PassCosts:
         self._buckets = buckets
         self._plain = max((one for one in buckets if one.width == 1), key=lambda one: one.sequences)
         self._passes = dict.fromkeys(buckets, MEASURED_PASSES if measured_ms else 0)
+        # looked up many times a pass
+        self._found: dict[tuple[int, int, bool], Bucket] = {}
+        self._widths: dict[int, list[int]] = {}
         # times are kept as their logarithms
         self._expected = {one: math.log(measured_ms.get(one, 1 + ROW_SHARE * one.rows)) for one in buckets}
         # without measurements the first pass tells how long a unit of these is
@@ -40,7 +43,10 @@ class PassCosts:
 
     def widths(self, sequences: int) -> Sequence[int]:
         """The widths there are for so many sequences, ascending from 1; only that where they are too many."""
-        return sorted({1} | {bucket.width for bucket in self._buckets if bucket.sequences >= sequences})
+        if sequences not in self._widths:
+            found = {bucket.width for bucket in self._buckets if bucket.sequences >= sequences}
+            self._widths[sequences] = sorted({1} | found)
+        return self._widths[sequences]
 
     def ms(self, sequences: int, width: int, *, guesses: bool) -> float:
         """Of a pass of so many sequences, the widest of so many rows; `guesses`: with the draft model's."""
@@ -59,5 +65,8 @@ class PassCosts:
         self._pace += (1 - share) * PACE_SHARE * off
 
     def _bucket(self, sequences: int, width: int, guesses: bool) -> Bucket:
-        found = smallest(self._buckets, sequences=sequences, width=width, guesses=guesses)
-        return found or self._plain
+        shape = sequences, width, guesses
+        if shape not in self._found:
+            found = smallest(self._buckets, sequences=sequences, width=width, guesses=guesses)
+            self._found[shape] = found or self._plain
+        return self._found[shape]

@@ -14,7 +14,7 @@ CHECKS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.integer
 
 
 def chances(acceptance: Acceptance, request: str = "a", count: int = 4) -> list[float]:
-    return list(acceptance.chances(request, ["copy"] * count))
+    return acceptance.chances(request, ["copy"] * count)
 
 
 def after(checks: list[tuple[str, int, int]]) -> Acceptance:
@@ -80,6 +80,6 @@ def test_a_proposer_that_goes_on_behind_another_is_known_by_its_own_places() -> 
     acceptance = Acceptance(4)
     for _ in range(200):
         acceptance.checked("a", ["forced", "forced", "copy", "copy"], 3, tried=4)
-    found = list(acceptance.chances("b", ["forced", "copy", "copy"]))
+    found = acceptance.chances("b", ["forced", "copy", "copy"])
     assert found == pytest.approx([1, 1, 0], abs=0.02)
     assert list(acceptance.chances("b", ["forced"] * 4))[3] > 0.9
