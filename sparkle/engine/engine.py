@@ -78,7 +78,7 @@ class Engine:
         drafts: DraftChoice,
         clock: Callable[[], float],
     ) -> None:
-        """`clock`: seconds from anywhere, to time passes by."""
+        """`clock`: seconds from anywhere, to time passes and waits by."""
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
@@ -126,7 +126,7 @@ class Engine:
 
     def step(self) -> list[Frame]:
         """One pass, and what came of it."""
-        plan = self._scheduler.schedule(self._drafts.choose)
+        plan = self._scheduler.schedule(self._clock(), self._drafts.choose)
         started_s = self._clock()
         result = self._runner.run(plan, self._states)
         took_ms = 1000 * (self._clock() - started_s)
@@ -154,6 +154,7 @@ class Engine:
                 max_answer_tokens=max_answer_tokens,
                 stop_tokens=stop_tokens,
                 priority=classify(len(prompt), max_answer_tokens, self._rates),
+                arrived_s=self._clock(),
             )
         )
         self._answers[job.id] = AnswerFrames(

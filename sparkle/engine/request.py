@@ -50,6 +50,9 @@ class Request:
     priority: PriorityClass
     """Shorter classes go first."""
 
+    arrived_s: float
+    """When it came, on the engine's clock."""
+
     state: RequestState = field(default=RequestState.WAITING, init=False)
     """Changed by `move_to` alone."""
 
@@ -77,9 +80,9 @@ class Request:
         return len(self.prompt) + self.max_answer_tokens
 
     @property
-    def order(self) -> tuple[str, int]:
-        """Sorts requests: shortest class first, then by arrival."""
-        return self.priority, self.arrival
+    def unread_tokens(self) -> int:
+        """Tokens of the prompt that are still to be read."""
+        return max(0, len(self.prompt) - self.computed)
 
     def move_to(self, state: RequestState) -> None:
         """Change the state. Raises IllegalMove where LEGAL has no such move."""

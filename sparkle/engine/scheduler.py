@@ -1,12 +1,12 @@
 """Plans each pass through the model. Knows no torch, no clock, no text and no queue.
 
 1. A request waits, is read, decodes, has ended; `request.py` has the table of moves.
-2. Waiting requests stand in order: shortest class first, then by arrival.
+2. `order.py` says who goes first: short ones, and none waits for ever.
 3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer;
    what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
-5. Drafts come out of the rest, in the same order: at most half of it while a prompt is being read.
-6. What is left reads prompts, in the same order, each as far as the budget goes.
+5. Drafts come out of the rest, shortest class first: at most half of it while a prompt is being read.
+6. What is left reads prompts, as `order.py` shares it out.
 7. The chunk that ends a prompt draws the first token of the answer.
 8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
 9. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
@@ -20,6 +20,7 @@ from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sparkle.engine.order import next_admitted, prompt_rows
 from sparkle.engine.pages import PagePool
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.request import Request, RequestState
@@ -85,7 +86,7 @@ class Scheduler:
         self._arrivals += 1
         request.arrival = self._arrivals
         self._requests[request.id] = request
-        insort(self._waiting, request, key=_order)
+        self._waiting.append(request)
 
     def cancel(self, request_id: str) -> bool:
         """End a request without an answer; False where there is none of this id."""
@@ -100,10 +101,10 @@ class Scheduler:
         if request is not None:
             self._end(request, reason)
 
-    def schedule(self, drafts: Drafts = no_drafts) -> PassPlan:
-        """The next pass; an empty one where there is nothing to do."""
+    def schedule(self, now_s: float, drafts: Drafts = no_drafts) -> PassPlan:
+        """The next pass; an empty one where there is nothing to do. `now_s`: on the clock of `arrived_s`."""
         assert self._in_flight is None, "the pass before has not been applied"
-        self._admit()
+        self._admit(now_s)
         decoding = [request for request in self._running if request.state is RequestState.DECODING]
         reading = [request for request in self._running if request.state is RequestState.READING]
         budget = self._pass_tokens - len(decoding)
@@ -117,11 +118,8 @@ class Scheduler:
             for_drafts -= len(span.draft)
             budget -= len(span.draft)
             self._in_flight.append((request, span))
-        for request in reading:
-            if budget > 0:
-                span = _prompt_span(request, budget)
-                budget -= len(span.tokens)
-                self._in_flight.append((request, span))
+        for request, rows in prompt_rows(reading, budget, now_s):
+            self._in_flight.append((request, _prompt_span(request, rows)))
         return PassPlan(spans=tuple(span for _, span in self._in_flight))
 
     def apply(self, result: PassResult) -> list[Written]:
@@ -159,20 +157,19 @@ class Scheduler:
         assert all(request.state is RequestState.WAITING for request in self._waiting)
         assert all(request.slot is None and not request.pages for request in self._waiting)
         assert {*self._requests} == {request.id for request in (*self._waiting, *self._running)}
-        for group in (self._waiting, self._running):
-            assert group == sorted(group, key=_order)
+        assert self._running == sorted(self._running, key=_by_class)
 
-    def _admit(self) -> None:
+    def _admit(self, now_s: float) -> None:
         while self._waiting and self._slots.num_free:
-            request = self._waiting[0]
+            request = next_admitted(self._waiting, now_s)
             pages = self._pages.take(self._pages.pages_for(request.worst_case_tokens))
             if pages is None:
                 return
-            del self._waiting[0]
+            self._waiting.remove(request)
             request.pages = pages
             request.slot = self._slots.take()
             request.move_to(RequestState.READING)
-            insort(self._running, request, key=_order)
+            insort(self._running, request, key=_by_class)
 
     def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
         assert len(drawn) <= 1 + len(draft), "more was drawn than was read"
@@ -203,8 +200,8 @@ class Scheduler:
         request.slot, request.pages = None, ()
 
 
-def _order(request: Request) -> tuple[str, int]:
-    return request.order
+def _by_class(request: Request) -> tuple[str, int]:
+    return request.priority, request.arrival
 
 
 def _draft_room(request: Request, most: int) -> int:
@@ -226,9 +223,9 @@ def _decode_span(request: Request, draft: tuple[int, ...]) -> Span:
     )
 
 
-def _prompt_span(request: Request, budget: int) -> Span:
+def _prompt_span(request: Request, rows: int) -> Span:
     assert request.slot is not None
-    stop = request.computed + budget
+    stop = request.computed + rows
     tokens = request.prompt[request.computed : stop]
     return Span(
         request=request.id,

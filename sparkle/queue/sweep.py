@@ -1,7 +1,7 @@
 """In which order a worker asks the classes for jobs: shortest first, yet none starves. Pure; knows no queue.
 
 1. Classes are asked from the shortest to the longest.
-2. A class whose last job had waited longer than its target goes before those in time, most overdue first.
+2. A class whose last job had waited longer than is in time goes before those in time, most overdue first.
 3. Every `share_every`-th job pulled is taken from the class that has gone longest without being served or
    found empty. So a class with work gets at least one of every `share_every * number of classes` jobs,
    whatever the others bring.
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sparkle.errors import ConfigError
-from sparkle.schemas.priority import PriorityClass
+from sparkle.schemas.priority import PriorityClass, target_s
 
-TARGET_WAIT_S: Mapping[PriorityClass, float] = MappingProxyType(
-    {priority: 4.0**power for power, priority in enumerate(PriorityClass, start=1)}
+IN_TIME_S: Mapping[PriorityClass, float] = MappingProxyType(
+    {priority: 4 * target_s(priority) for priority in PriorityClass}
 )
-"""A wait of four times the class's longest service is still in time."""
+"""A wait of four times the class's target is still in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Turn:
 @dataclass(slots=True)
 class _Seen:
     overdue: float = 0.0
-    """Wait of the last job pulled, over the target; 0 once the class was empty."""
+    """Wait of the last job pulled, over what is in time; 0 once the class was empty."""
 
     unserved: int = 0
     """Jobs pulled from others since this class was served or empty."""
@@ -70,7 +70,7 @@ class SweepOrder:
         self._pulled += 1
         for other, seen in self._seen.items():
             seen.unserved = 0 if other is priority else seen.unserved + 1
-        self._seen[priority].overdue = waited_s / TARGET_WAIT_S[priority] if pending else 0.0
+        self._seen[priority].overdue = waited_s / IN_TIME_S[priority] if pending else 0.0
 
     def empty(self, priority: PriorityClass) -> None:
         """This class was asked and has no work."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from sparkle.errors import ConfigError
 from sparkle.schemas.job import Job
@@ -21,6 +22,9 @@ class PriorityClass(StrEnum):
     P2 = "p2"  #: up to 16 s
     P3 = "p3"  #: up to 64 s
     P4 = "p4"  #: longer
+
+
+_TARGETS_S = MappingProxyType({priority: 4.0**power for power, priority in enumerate(PriorityClass)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,14 @@ def classify(prompt_tokens: int, max_tokens: int, rates: ServiceRates) -> Priori
         if seconds <= 4**power:
             return priority
     return PriorityClass.P4
+
+
+def target_s(priority: PriorityClass) -> float:
+    """How long it should take at most until the prompt of a job of this class is read.
+
+    It is the class's longest service; of the last class, which has none, the next power of four.
+    """
+    return _TARGETS_S[priority]
 
 
 def estimate_prompt_tokens(job: Job) -> int:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from sparkle.errors import ConfigError
 from sparkle.schemas.job import Job, TextPart, Turn
-from sparkle.schemas.priority import PriorityClass, ServiceRates, classify, estimate_prompt_tokens, service_s
+from sparkle.schemas.priority import (
+    PriorityClass,
+    ServiceRates,
+    classify,
+    estimate_prompt_tokens,
+    service_s,
+    target_s,
+)
 
 RATES = ServiceRates(prefill_tokens_per_s=1000, decode_tokens_per_s=10)
 lengths = st.integers(0, 262_144)
@@ -38,6 +45,10 @@ def test_monotone_in_both_lengths(prompt: int, answer: int, more_prompt: int, mo
     shorter = classify(prompt, answer, RATES)
     longer = classify(prompt + more_prompt, answer + more_answer, RATES)
     assert order.index(shorter) <= order.index(longer)
+
+
+def test_a_class_waits_as_long_as_it_is_served() -> None:
+    assert [target_s(priority) for priority in PriorityClass] == [1.0, 4.0, 16.0, 64.0, 256.0]
 
 
 def test_service_time_is_reading_plus_writing() -> None:

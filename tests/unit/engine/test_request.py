@@ -23,6 +23,7 @@ def request(max_answer_tokens: int = 3) -> Request:
         max_answer_tokens=max_answer_tokens,
         stop_tokens=frozenset({7, 8}),
         priority=PriorityClass.P1,
+        arrived_s=0.0,
     )
 
 
@@ -64,10 +65,8 @@ def test_worst_case_is_prompt_and_longest_answer() -> None:
     assert request(max_answer_tokens=5).worst_case_tokens == 7
 
 
-def test_order_is_by_class_then_arrival() -> None:
-    requests: list[Request] = []
-    for priority, arrival in ((PriorityClass.P2, 1), (PriorityClass.P0, 3), (PriorityClass.P0, 2)):
-        one = Request(id="a", prompt=(1,), max_answer_tokens=1, stop_tokens=frozenset(), priority=priority)
-        one.arrival = arrival
-        requests.append(one)
-    assert [one.arrival for one in sorted(requests, key=lambda one: one.order)] == [2, 3, 1]
+@pytest.mark.parametrize(("computed", "unread"), [(0, 2), (1, 1), (2, 0), (4, 0)])
+def test_unread_is_the_rest_of_the_prompt_and_never_less_than_nothing(computed: int, unread: int) -> None:
+    read = request()
+    read.computed = computed
+    assert read.unread_tokens == unread

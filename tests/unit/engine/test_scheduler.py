@@ -25,6 +25,7 @@ def request(
     prompt_tokens: int = 4,
     max_answer_tokens: int = 3,
     priority: PriorityClass = PriorityClass.P1,
+    arrived_s: float = 0.0,
 ) -> Request:
     return Request(
         id=name,
@@ -32,6 +33,7 @@ def request(
         max_answer_tokens=max_answer_tokens,
         stop_tokens=frozenset({STOP}),
         priority=priority,
+        arrived_s=arrived_s,
     )
 
 
@@ -51,7 +53,7 @@ def draw(plan: PassPlan, token: int = GO_ON) -> PassResult:
 
 def run_pass(planner: Scheduler, token: int = GO_ON) -> tuple[dict[str, tuple[int, ...]], list[Written]]:
     """One pass: what each request read, and the events."""
-    plan = planner.schedule()
+    plan = planner.schedule(0.0)
     events = planner.apply(draw(plan, token))
     planner.check_integrity()
     return {span.request: span.tokens for span in plan.spans}, events
@@ -78,6 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.read: dict[str, list[int]] = {}
         self.ended: set[str] = set()
         self.plan: PassPlan | None = None
+        self.now_s = 0.0
 
     @rule(
         prompt_tokens=st.integers(1, 30),
@@ -85,7 +88,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from(PriorityClass),
     )
     def add(self, prompt_tokens: int, max_answer_tokens: int, priority: PriorityClass) -> None:
-        one = request(str(len(self.requests)), prompt_tokens, max_answer_tokens, priority)
+        one = request(str(len(self.requests)), prompt_tokens, max_answer_tokens, priority, self.now_s)
         if one.worst_case_tokens > self.capacity_tokens:
             with pytest.raises(EngineError):
                 self.planner.add(one)
@@ -113,8 +116,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         widths=st.lists(st.integers(0, 15), min_size=4, max_size=4),
         guessing=st.lists(st.booleans(), min_size=4, max_size=4),
+        later_s=st.sampled_from([0.0, 0.5, 2.0, 100.0]),
     )
-    def schedule(self, widths: list[int], guessing: list[bool]) -> None:
+    def schedule(self, widths: list[int], guessing: list[bool], later_s: float) -> None:
+        self.now_s += later_s
         decoding = {n for n, one in self.requests.items() if one.state is RequestState.DECODING}
         chosen: dict[str, tuple[int, ...]] = {}
 
@@ -128,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 chosen[name] = (TO_GUESS,) * count if guesses else guess(count)
             return chosen
 
-        plan = self.planner.schedule(drafts)
+        plan = self.planner.schedule(self.now_s, drafts)
         assert plan.num_tokens <= self.pass_tokens
         assert len({span.request for span in plan.spans}) == len(plan.spans)
         assert len({span.slot for span in plan.spans}) == len(plan.spans)
@@ -265,7 +270,7 @@ def test_admission_waits_for_the_worst_case() -> None:
     planner.add(request("half", prompt_tokens=4, max_answer_tokens=5))
     planner.add(request("other half", prompt_tokens=4, max_answer_tokens=1))
     # fits into the one page left, but stands behind one that does not
-    planner.add(request("small", prompt_tokens=1, max_answer_tokens=1))
+    planner.add(request("small", prompt_tokens=1, max_answer_tokens=1, priority=PriorityClass.P2))
     assert set(run_pass(planner)[0]) == {"half"}
     planner.cancel("half")
     assert set(run_pass(planner)[0]) == {"other half", "small"}
@@ -289,7 +294,7 @@ def test_cancelling_frees_slot_and_pages_for_the_very_next_pass() -> None:
 def test_a_result_for_a_request_cancelled_in_flight_is_dropped() -> None:
     planner = scheduler()
     planner.add(request("a"))
-    plan = planner.schedule()
+    plan = planner.schedule(0.0)
     planner.cancel("a")
     # the same id again is another request: the old pass is not its pass
     again = request("a")
@@ -301,7 +306,7 @@ def test_a_result_for_a_request_cancelled_in_flight_is_dropped() -> None:
 
 def test_an_empty_scheduler_plans_an_empty_pass() -> None:
     planner = scheduler()
-    assert planner.schedule() == PassPlan(spans=())
+    assert planner.schedule(0.0) == PassPlan(spans=())
     assert planner.apply(PassResult(drawn=())) == []
     assert not planner.has_work
 
@@ -328,18 +333,18 @@ def drafting(*, max_answer_tokens: int = 20) -> Scheduler:
 
 def test_a_draft_is_read_behind_the_last_token_and_as_far_as_it_was_drawn_it_stays() -> None:
     planner = drafting()
-    (span,) = planner.schedule(always(50, 51, 52)).spans
+    (span,) = planner.schedule(0.0, always(50, 51, 52)).spans
     assert (span.start, span.tokens, span.draft, span.draws) == (4, (GO_ON, 50, 51, 52), (50, 51, 52), True)
     events = planner.apply(PassResult(drawn=tuple(Drawn(request="a", token=t) for t in (50, 51, 77))))
     assert [(one.drawn.token, one.guessed) for one in events] == [(50, True), (51, True), (77, False)]
     # a pass with no draft goes on behind what stayed
-    (span,) = planner.schedule().spans
+    (span,) = planner.schedule(0.0).spans
     assert (span.start, span.tokens, span.draft) == (7, (77,), ())
 
 
 def test_a_stop_token_inside_a_draft_ends_the_answer_there() -> None:
     planner = drafting()
-    events = planner.apply(draw_drafted(planner.schedule(always(50, STOP, 52)), 50, STOP, 52, 60))
+    events = planner.apply(draw_drafted(planner.schedule(0.0, always(50, STOP, 52)), 50, STOP, 52, 60))
     assert [(one.drawn.token, one.finish) for one in events] == [(50, None), (STOP, FinishReason.STOP)]
     planner.check_integrity()
     assert not planner.has_work
@@ -347,7 +352,7 @@ def test_a_stop_token_inside_a_draft_ends_the_answer_there() -> None:
 
 def test_a_draft_never_goes_beyond_the_answers_greatest_length() -> None:
     planner = drafting(max_answer_tokens=4)
-    plan = planner.schedule(always(50, 51, 52, 53, 54))
+    plan = planner.schedule(0.0, always(50, 51, 52, 53, 54))
     # two guesses and one more token are all that may follow
     assert plan.spans[0].draft == (50, 51)
     events = planner.apply(draw_drafted(plan, 50, 51, 52))
@@ -357,7 +362,7 @@ def test_a_draft_never_goes_beyond_the_answers_greatest_length() -> None:
 
 def test_the_last_token_is_not_drafted_for() -> None:
     planner = drafting(max_answer_tokens=2)
-    assert planner.schedule(always(50)).spans[0].draft == ()
+    assert planner.schedule(0.0, always(50)).spans[0].draft == ()
 
 
 def test_drafts_leave_half_of_the_rest_to_prompts() -> None:
@@ -365,17 +370,17 @@ def test_drafts_leave_half_of_the_rest_to_prompts() -> None:
     planner.add(request("a", max_answer_tokens=30))
     planner.add(request("b", max_answer_tokens=30))
     run_pass(planner)
-    plan = planner.schedule(always(*range(50, 58)))
+    plan = planner.schedule(0.0, always(*range(50, 58)))
     # alone, they take all: 13 rows less the last token of each
     assert [len(span.draft) for span in plan.spans] == [8, 3]
     planner.apply(draw_drafted(plan, 70))
     planner.add(request("c", prompt_tokens=30))
-    plan = planner.schedule(always(*range(50, 58)))
+    plan = planner.schedule(0.0, always(*range(50, 58)))
     assert [(len(span.draft), len(span.tokens)) for span in plan.spans] == [(5, 6), (0, 1), (0, 6)]
 
 
 def test_finishing_a_request_that_a_later_token_of_its_pass_ended_is_nothing() -> None:
     planner = drafting()
-    planner.apply(draw_drafted(planner.schedule(always(50)), STOP))
+    planner.apply(draw_drafted(planner.schedule(0.0, always(50)), STOP))
     planner.finish("a", FinishReason.STOP)
     planner.check_integrity()

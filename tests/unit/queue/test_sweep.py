@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkle.errors import ConfigError
-from sparkle.queue.sweep import TARGET_WAIT_S, SweepOrder
+from sparkle.queue.sweep import IN_TIME_S, SweepOrder
 from sparkle.schemas.priority import PriorityClass
 
 P0, P1, P2, P3, P4 = PriorityClass
@@ -50,15 +50,15 @@ def test_every_eighth_job_is_of_the_class_unserved_longest() -> None:
 
 def test_an_overdue_class_goes_before_those_in_time_and_most_overdue_first() -> None:
     order = SweepOrder()
-    order.pulled(P3, waited_s=2 * TARGET_WAIT_S[P3], pending=5)
-    order.pulled(P2, waited_s=3 * TARGET_WAIT_S[P2], pending=5)
-    order.pulled(P1, waited_s=0.5 * TARGET_WAIT_S[P1], pending=5)
+    order.pulled(P3, waited_s=2 * IN_TIME_S[P3], pending=5)
+    order.pulled(P2, waited_s=3 * IN_TIME_S[P2], pending=5)
+    order.pulled(P1, waited_s=0.5 * IN_TIME_S[P1], pending=5)
     assert order.next_turn().classes == (P2, P3, P0, P1, P4)
 
 
 def test_the_last_job_of_a_class_leaves_it_in_time() -> None:
     order = SweepOrder()
-    order.pulled(P3, waited_s=2 * TARGET_WAIT_S[P3], pending=0)
+    order.pulled(P3, waited_s=2 * IN_TIME_S[P3], pending=0)
     assert order.next_turn().classes == (P0, P1, P2, P3, P4)
 
 
