@@ -60,6 +60,18 @@ class Checked:
     """Of each span how many of its drawn tokens count."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a replay leaves, on the device."""
+
+    logits: Tensor
+    outputs: Tensor | None
+    """What the draft model follows."""
+
+    told: Tensor | None
+    """int64: the numbers of Checked, one list behind the other."""
+
+
 class VerifyPass:
     """`fill` and write `batch.page_tables`, `replay`, `read`. The rest is of the last replay alone."""
 
@@ -108,18 +120,14 @@ class VerifyPass:
             accepted=accepted,
             width=bucket.width,
         )
-        on_gpu = device.type == "cuda"
         self._draws_here = draws
-        # the GPU writes here itself, before the draft model follows: the host goes on meanwhile
-        self._told = torch.zeros(2 * rows + places, dtype=torch.int64, pin_memory=on_gpu)
-        self._drawn = torch.cuda.Event(external=True) if on_gpu and draws else None  # type: ignore[no-untyped-call]  # as its streams
         self.fill(rows_of((), page_tokens=cache.page_tokens), NONE_DRAWN, (), accepted=())
         self._recorded = Recorded(self._compute, device, pool=pool, warm=warm)
 
     @property
     def logits(self) -> Tensor:
         """Float32 [T, vocab]; rows past the last span hold anything."""
-        return self._recorded.result[0]
+        return self._recorded.result.logits
 
     def fill(
         self,
@@ -163,16 +171,16 @@ class VerifyPass:
         self._recorded.replay()
 
     def read(self) -> Checked:
-        """Wait until the tokens are drawn, and see what came of them."""
-        if self._drawn is not None:
-            self._drawn.synchronize()
-        rows = self.bucket.rows
-        told = cast("list[int]", self._told.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch types no lists
-        return Checked(tokens=told[:rows], token_ids=told[rows : 2 * rows], counts=told[2 * rows :])
+        """Wait for the last replay, and see what came of it."""
+        rows, told = self.bucket.rows, self._recorded.result.told
+        if told is None:
+            return Checked(tokens=[], token_ids=[], counts=[0] * self.bucket.sequences)
+        numbers = cast("list[int]", told.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch types no lists
+        return Checked(tokens=numbers[:rows], token_ids=numbers[rows : 2 * rows], counts=numbers[2 * rows :])
 
     def follow(self, following: Tensor, kept: Tensor) -> None:
         """Let the draft model follow the last replay with other tokens; int64 [T], [S], see Helper.follow."""
-        helper, outputs = self._helper, self._recorded.result[1]
+        helper, outputs = self._helper, self._recorded.result.outputs
         if helper is not None and outputs is not None:
             helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
 
@@ -191,8 +199,7 @@ class VerifyPass:
         )
 
     @torch.inference_mode()
-    def _compute(self) -> tuple[Tensor, Tensor | None]:
-        """Logits, and the outputs that the draft model follows."""
+    def _compute(self) -> _Computed:
         batch, helper = self.batch, self._helper
         if helper is not None and self.bucket.guesses:
             guesses = helper.propose(batch, count=batch.width - 1, draws=self._draws)
@@ -204,7 +211,7 @@ class VerifyPass:
         else:
             logits, outputs = helper.verify(batch, self._cache)
         if not self._draws_here:
-            return logits, outputs
+            return _Computed(logits, outputs, None)
         tokens, counts = ops.draw_drafts(
             logits[:, : self._vocab_size],
             self._settings,
@@ -215,11 +222,9 @@ class VerifyPass:
             most=min(NARROW, self._vocab_size),
         )
         counts = torch.maximum(counts, self._least)
-        self._told.copy_(torch.cat((tokens, batch.token_ids, counts)), non_blocking=True)
-        if self._drawn is not None:
-            self._drawn.record()
         if helper is not None and outputs is not None:
             following = torch.where(self._following < 0, tokens, self._following)
             kept = self._certain + counts
             helper.follow(batch, outputs, following, contexts=batch.contexts, kept=kept)
-        return logits, outputs
+        # not to pinned memory: what a capture used must not be freed while another is made
+        return _Computed(logits, outputs, torch.cat((tokens, batch.token_ids, counts)))
