@@ -18,29 +18,22 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.draft_models import NAMES, draft_model
 from bench.engine_model import CUDA, Loaded
 from bench.gpu_timing import READ_BYTES_PER_S, Figure, print_figures
 from bench.kept_counts import kept_counts
-from sparkle.drafting.dflash_helper import Fp8DFlashHelper
-from sparkle.drafting.mtp_helper import Fp8MtpHelper
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import TO_GUESS, PassPlan, Span
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.verify_pass import DraftModel
-from sparkle.model.dflash_cache import DFlashCache
-from sparkle.model.fp8_dflash import Fp8DFlash
-from sparkle.model.fp8_mtp import Fp8Mtp
-from sparkle.model.fp8_weights import Fp8DecoderWeights
-from sparkle.model.random_dflash import random_dflash_weights
 from sparkle.model.random_weights import random_fp8_weights
-from sparkle.model.shapes import shape_27b, shape_dflash_27b
+from sparkle.model.shapes import shape_27b
 from sparkle.schemas.job import Sampling
 
 CONTEXT_TOKENS = 33_000
 SEQUENCES = 8
-DRAFT_VOCABULARY = 65_536
 WARM_PASSES, PASSES = 5, 200
 GREEDY = Sampling(temperature=0.0)
 
@@ -137,24 +130,6 @@ class Decoding:
         return len(result.drawn)
 
 
-def draft_model(name: str, model: Loaded, weights: Fp8DecoderWeights) -> DraftModel:
-    """With random weights, guessing the most frequent tokens alone."""
-    if name == "mtp":
-        head = Fp8Mtp(model.config, weights, draft_vocab_size=DRAFT_VOCABULARY)
-        hidden_size = model.config.hidden_size
-        return Fp8MtpHelper(model.decoder, head, model.cache, num_slots=SEQUENCES, hidden_size=hidden_size)
-    config = shape_dflash_27b()
-    block_model = Fp8DFlash(
-        config,
-        random_dflash_weights(config, CUDA, seed=5),
-        embedding=weights.embedding,
-        lm_head=weights.lm_head,
-        draft_vocab_size=DRAFT_VOCABULARY,
-    )
-    ring = DFlashCache(config, num_slots=SEQUENCES, device=CUDA, dtype=torch.bfloat16)
-    return Fp8DFlashHelper(model.decoder, block_model, config, ring)
-
-
 def measure(name: str, case: Case, model: Loaded, helper: DraftModel) -> Figure:
     """Tokens a second over all passes; the spread is that of single passes that kept the mean."""
     decoding = Decoding(model, helper, case)
@@ -192,7 +167,7 @@ def figures(cases: dict[str, Case]) -> Iterator[Figure]:
     slots = max(case.sequences for case in cases.values())
     model = Loaded.of(config, weights, slots=slots, max_tokens=longest)
     for name in dict.fromkeys(case.draft_model for case in cases.values()):
-        helper = draft_model(name, model, weights)
+        helper = draft_model(name, model, weights, slots=SEQUENCES)
         for title, case in cases.items():
             if case.draft_model == name:
                 yield measure(title, case, model, helper)
@@ -219,7 +194,7 @@ def main() -> None:
     parser.add_argument("--acceptance", type=float, help="kept tokens a pass: one case of one's own")
     parser.add_argument("--width", type=int, default=8, help="of that case: rows of a sequence")
     parser.add_argument("--sequences", type=int, default=1, help="of that case")
-    parser.add_argument("--draft-model", choices=("dflash2", "mtp"), default="dflash2", help="of that case")
+    parser.add_argument("--draft-model", choices=NAMES, default="dflash2", help="of that case")
     options = parser.parse_args()
     # torch has no type for the seed
     torch.manual_seed(7)  # pyright: ignore[reportUnknownMemberType]

@@ -15,21 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.draft_models import DRAFT_VOCABULARY, dflash_model, dflash_weights, mtp_head
 from bench.engine_model import CUDA, Loaded
 from bench.gpu_timing import READ_BYTES_PER_S, Figure, kernel_times, print_figures, time_us
 from sparkle.model.dflash_cache import ContextBatch, DFlashCache
-from sparkle.model.fp8_dflash import Fp8DFlash
-from sparkle.model.fp8_mtp import Fp8Mtp
 from sparkle.model.fp8_weights import Fp8DecoderWeights, tensor_bytes
 from sparkle.model.mtp_chain import chain_start
-from sparkle.model.random_dflash import random_dflash_weights
 from sparkle.model.random_weights import random_fp8_weights
 from sparkle.model.shapes import shape_27b, shape_dflash_27b
 
 CONTEXT_TOKENS = 33_000
 SEQUENCES = 8
 MTP_GUESSES = 3
-DRAFT_VOCABULARY = 65_536
 REPLAYS = 31
 
 
@@ -44,14 +41,8 @@ class Draft:
 def dflash_draft(weights: Fp8DecoderWeights, *, sequences: int, rows: int) -> Draft:
     """Takes half of the last block's rows into the contexts, then guesses rows - 1 tokens of each."""
     config = shape_dflash_27b()
-    own = random_dflash_weights(config, CUDA, seed=5)
-    model = Fp8DFlash(
-        config,
-        own,
-        embedding=weights.embedding,
-        lm_head=weights.lm_head,
-        draft_vocab_size=DRAFT_VOCABULARY,
-    )
+    own = dflash_weights(config)
+    model = dflash_model(config, own, weights)
     cache = DFlashCache(config, num_slots=sequences, device=CUDA, dtype=torch.bfloat16)
     cache.keys.normal_()
     cache.values.normal_()
@@ -79,7 +70,7 @@ def dflash_draft(weights: Fp8DecoderWeights, *, sequences: int, rows: int) -> Dr
 def mtp_draft(model: Loaded, weights: Fp8DecoderWeights, *, sequences: int, guesses: int) -> Draft:
     """Reads the rows of the last pass, then guesses."""
     config = model.config
-    head = Fp8Mtp(config, weights, draft_vocab_size=DRAFT_VOCABULARY)
+    head = mtp_head(model, weights)
     batch = model.verify_batch(sequences, guesses + 1, CONTEXT_TOKENS)
     hidden = torch.randn(batch.token_ids.shape[0], config.hidden_size, device=CUDA).bfloat16()
     kept = torch.full((sequences,), 2, device=CUDA)

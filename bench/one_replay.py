@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.draft_models import NAMES, draft_model
 from bench.engine_model import CUDA, Loaded
 from bench.gpu_timing import Figure, print_figures, replays_us, time_us
-from sparkle.drafting.dflash_helper import Fp8DFlashHelper
-from sparkle.drafting.mtp_helper import Fp8MtpHelper
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.drawn_rows import drawn_rows
@@ -29,17 +28,12 @@ from sparkle.engine.plan import TO_GUESS, PassPlan, Span
 from sparkle.engine.rows import following_rows, rows_of
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.verify_pass import DraftModel, VerifyPass
-from sparkle.model.dflash_cache import DFlashCache
 from sparkle.model.fp8_batch import VerifyBatch
-from sparkle.model.fp8_dflash import Fp8DFlash
-from sparkle.model.fp8_mtp import Fp8Mtp
-from sparkle.model.random_dflash import random_dflash_weights
 from sparkle.model.random_weights import random_fp8_weights
-from sparkle.model.shapes import shape_27b, shape_dflash_27b
+from sparkle.model.shapes import shape_27b
 from sparkle.schemas.job import Sampling
 
 CONTEXT_TOKENS = 33_000
-DRAFT_VOCABULARY = 65_536
 REPLAYS = 31
 
 
@@ -57,19 +51,8 @@ class Rig:
         weights = random_fp8_weights(config, CUDA, seed=7)
         model = Loaded.of(config, weights, slots=slots, max_tokens=CONTEXT_TOKENS + 256)
         model.fill()
-        head = Fp8Mtp(config, weights, draft_vocab_size=DRAFT_VOCABULARY)
-        mtp = Fp8MtpHelper(model.decoder, head, model.cache, num_slots=slots, hidden_size=config.hidden_size)
-        draft_config = shape_dflash_27b()
-        block_model = Fp8DFlash(
-            draft_config,
-            random_dflash_weights(draft_config, CUDA, seed=5),
-            embedding=weights.embedding,
-            lm_head=weights.lm_head,
-            draft_vocab_size=DRAFT_VOCABULARY,
-        )
-        ring = DFlashCache(draft_config, num_slots=slots, device=CUDA, dtype=torch.bfloat16)
-        dflash = Fp8DFlashHelper(model.decoder, block_model, draft_config, ring)
-        return cls(model, {"mtp": mtp, "dflash2": dflash})
+        helpers = {name: draft_model(name, model, weights, slots=slots) for name in NAMES}
+        return cls(model, helpers)
 
     def runner(self, helper: DraftModel | None, *, sequences: int, width: int) -> GpuRunner:
         """Which has graphs of these sizes alone."""
