@@ -60,7 +60,7 @@ class ShortSpans:
         self._page_tables = page_tables
         self._num_pages, self._page_tokens = cache.keys.shape[1:3]
         self._helped = helper is not None
-        # where nothing is ever guessed the sampler draws behind the graph: drawing inside is not measured there
+        # where nothing is ever guessed the sampler draws behind the graph: inside it is not measured
         self._draws = self._helped or len(widths) > 1
         self._given_count = given_count
         num_slots, max_pages = page_tables.shape
