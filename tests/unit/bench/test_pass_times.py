@@ -1,0 +1,101 @@
+"""The formula of a pass's time: by hand, and through the figures it was fitted to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.pass_times import PassTimes, fitted, latest
+from bench.record import RESULTS
+from sparkle.engine.plan import PassPlan, Span
+
+MEASURED = {
+    "plain_1x1_33k": 8.0559,
+    "plain_8x1_33k": 11.5615,
+    "prefill_1x33k": 2.0937,
+    "prefill_8x33k": 16.8531,
+    "prefill_1x262k": 36.0759,
+    "attention_1x1_33k_e4m3": 30.578,
+    "attention_8x1_33k_e4m3": 159.954,
+    "prefill_attention_8192_behind_24576": 8689.8403,
+}
+"""All at commit d892b93."""
+TIMES = PassTimes(base_ms=10.0, sequence_ms=2.0, context_ms=0.5, row_ms=0.25, key_ms=0.125)
+
+
+def plan(*spans: tuple[int, int]) -> PassPlan:
+    """Of (start, rows)."""
+    return PassPlan(
+        spans=tuple(
+            Span(
+                request=str(slot),
+                slot=slot,
+                start=start,
+                tokens=(0,) * rows,
+                pages=(),
+                draws=False,
+                fresh=False,
+            )
+            for slot, (start, rows) in enumerate(spans)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("spans", "took_ms"),
+    [
+        ([(0, 1)], 10.0),
+        ([(6, 1)], 10.0 + 6 * 0.5),
+        ([(6, 1), (4, 1), (0, 1)], 10.0 + 2 * 2.0 + 10 * 0.5),
+        # four rows take less than the weights do
+        ([(0, 4)], 10.0),
+        # rows 60 * 0.25, keys 60 * 60 / 2 * 0.125
+        ([(0, 60)], 15.0 + 225.0),
+        # keys: the first 20 rows see 10 each, and one another
+        ([(10, 20)], 5.0 + (20 * 10 + 20 * 20 / 2) * 0.125),
+        ([(0, 60), (10, 20)], 240.0 + 5.0 + 50.0),
+        ([(6, 1), (0, 60)], 13.0 + 240.0),
+        ([], 0.0),
+    ],
+)
+def test_by_hand(spans: Sequence[tuple[int, int]], took_ms: float) -> None:
+    assert TIMES.ms(plan(*spans)) == pytest.approx(took_ms)
+
+
+def test_it_goes_through_what_was_measured() -> None:
+    times = fitted(MEASURED)
+    assert times.ms(plan((33_000, 1))) == pytest.approx(MEASURED["plain_1x1_33k"])
+    assert times.ms(plan(*[(33_000, 1)] * 8)) == pytest.approx(MEASURED["plain_8x1_33k"])
+    assert times.ms(plan((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_1x33k"])
+    assert times.ms(plan((0, 262_128))) == pytest.approx(1e3 * MEASURED["prefill_1x262k"])
+
+
+def test_a_prompt_takes_the_same_in_any_chunks() -> None:
+    times = fitted(MEASURED)
+    chunks = [(0, 8448), (8448, 8448), (16_896, 8448), (25_344, 7656)]
+    assert sum(times.ms(plan(chunk)) for chunk in chunks) == pytest.approx(times.ms(plan((0, 33_000))))
+
+
+def test_it_foretells_what_it_was_not_fitted_to() -> None:
+    times = fitted(MEASURED)
+    assert 8 * times.ms(plan((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_8x33k"], rel=0.01)
+    # attention alone, all layers, in chunks of a prompt: 8,192 rows behind 24,576
+    attention_ms = 16 * MEASURED["prefill_attention_8192_behind_24576"] / 1e3
+    assert times.key_ms * 8192 * (24_576 + 4096) == pytest.approx(attention_ms, rel=0.2)
+
+
+def test_every_constant_of_the_rows_that_are_kept_costs_something() -> None:
+    times = fitted(latest(RESULTS / "engine.jsonl", RESULTS / "sequence_ops.jsonl"))
+    assert min(times.base_ms, times.sequence_ms, times.context_ms, times.row_ms, times.key_ms) > 0
+
+
+def test_the_latest_row_of_a_case_counts(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps({"case": case, "value": value}) for case, value in ROWS))
+    assert latest(file) == {"a": 3.0, "b": 2.0}
+
+
+ROWS = [("a", 1.0), ("b", 2.0), ("a", 3.0)]
