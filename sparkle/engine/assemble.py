@@ -108,7 +108,9 @@ def assemble(directory: Path, settings: EngineSettings) -> Assembly:
         end_tokens=config.end_tokens,
     )
     return Assembly(
-        engine=Engine(scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter),
+        engine=Engine(
+            scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter, time.time
+        ),
         prompts=prompts,
         model=config.name,
         sizes=sizes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import Accepted, Failed, Frame
+from sparkle.engine.full_passes import FullPasses
 from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
@@ -77,14 +79,17 @@ class Engine:
         limits: EngineLimits,
         drafts: DraftChoice,
         clock: Callable[[], float],
+        unix_clock: Callable[[], float],
     ) -> None:
-        """`clock`: seconds from anywhere, to time passes and waits by."""
+        """`clock`: seconds from anywhere, to time passes and waits by; `unix_clock`: that of deadlines."""
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits
         self._drafts = drafts
         self._clock = clock
+        self._unix_clock = unix_clock
+        self._full_passes = FullPasses(scheduler.pass_tokens)
         self._rates = ServiceRates()
         self._answers: dict[str, AnswerFrames] = {}
         self._states: dict[str, DrawState] = {}
@@ -126,13 +131,17 @@ class Engine:
 
     def step(self) -> list[Frame]:
         """One pass, and what came of it."""
-        plan = self._scheduler.schedule(self._clock(), self._drafts.choose)
+        now_s = self._clock()
+        frames = self._end_late(now_s)
+        if not self.has_work:
+            return frames
+        plan = self._scheduler.schedule(now_s, self._drafts.choose)
         started_s = self._clock()
         result = self._runner.run(plan, self._states)
-        took_ms = 1000 * (self._clock() - started_s)
+        took_s = self._clock() - started_s
+        self._full_passes.passed(plan.num_tokens, took_s)
         for job_id, sources in self._drafts.sources(plan).items():
             self._answers[job_id].drafted(sources)
-        frames: list[Frame] = []
         for job_id in result.broken:
             self.cancel(job_id)
             log.error("logits_not_finite", extra={"job": job_id})
@@ -140,9 +149,18 @@ class Engine:
             # another worker's hardware may do better; deliveries are counted
             frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason, retryable=True))
         written = self._scheduler.apply(result)
-        self._drafts.passed(plan, written, took_ms)
+        self._drafts.passed(plan, written, 1000 * took_s)
         for job_id, of_one in groupby(written, lambda one: one.drawn.request):
             frames += self._answer(job_id, list(of_one))
+        return frames
+
+    def _end_late(self, now_s: float) -> list[Frame]:
+        """End the jobs whose answer cannot be complete before their deadline: the rest goes faster."""
+        reason = "the answer cannot be complete before the deadline; give the job more time"
+        frames: list[Frame] = []
+        for job_id in self._scheduler.late(now_s, self._full_passes.shortest_s):
+            self.cancel(job_id)
+            frames.append(_failed(job_id, FailureCode.DEADLINE_EXCEEDED, reason))
         return frames
 
     def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
@@ -155,6 +173,7 @@ class Engine:
                 stop_tokens=stop_tokens,
                 priority=classify(len(prompt), max_answer_tokens, self._rates),
                 arrived_s=self._clock(),
+                deadline_s=self._deadline_s(job),
             )
         )
         self._answers[job.id] = AnswerFrames(
@@ -164,6 +183,11 @@ class Engine:
             job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size, self._runner.device
         )
         self._drafts.start(job.id, prompt)
+
+    def _deadline_s(self, job: Job) -> float:
+        if job.deadline_ms is None:
+            return math.inf
+        return self._clock() + job.deadline_ms / 1000 - self._unix_clock()
 
     def _answer(self, job_id: str, written: Sequence[Written]) -> list[Frame]:
         """What came of one request in one pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,6 +53,9 @@ class Request:
 
     arrived_s: float
     """When it came, on the engine's clock."""
+
+    deadline_s: float = math.inf
+    """When its answer is of no more use, on the same clock."""
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     """Changed by `move_to` alone."""

@@ -11,7 +11,8 @@
 8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
 9. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
 10. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
-11. `check_integrity` proves that every slot and every page is either free or held exactly once.
+11. `late` names those that cannot end before their deadline, as soon as that is certain.
+12. `check_integrity` proves that every slot and every page is either free or held exactly once.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class Scheduler:
         return bool(self._requests)
 
     @property
+    def pass_tokens(self) -> int:
+        """Rows of a full pass."""
+        return self._pass_tokens
+
+    @property
     def num_running(self) -> int:
         """Requests that hold a slot."""
         return len(self._running)
@@ -100,6 +106,17 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is not None:
             self._end(request, reason)
+
+    def late(self, now_s: float, full_pass_s: float) -> list[str]:
+        """Requests that cannot end in time: their deadline comes before their prompt can be read.
+
+        `full_pass_s`: what a full pass takes at least. An answer may be as short as one token.
+        """
+        return [
+            request.id
+            for request in self._requests.values()
+            if now_s + request.unread_tokens // self._pass_tokens * full_pass_s >= request.deadline_s
+        ]
 
     def schedule(self, now_s: float, drafts: Drafts = no_drafts) -> PassPlan:
         """The next pass; an empty one where there is nothing to do. `now_s`: on the clock of `arrived_s`."""

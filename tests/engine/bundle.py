@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -100,8 +100,9 @@ def bundle(
     tokenizer: Tokenizer,
     settings: EngineSettings = SETTINGS,
     proposer: Proposer | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Bundle:
-    """An engine around `model`."""
+    """An engine around `model`; by `clock`, its time began in 1970."""
     config = config_for(tokenizer)
     sizes = settings.sizes(Device.CPU)
     cache = SequenceCache(
@@ -119,7 +120,7 @@ def bundle(
         num_slots=sizes.slots,
         max_pages=max_pages(config, sizes),
     )
-    built = engine_around(runner, config, tokenizer, sizes, proposer)
+    built = engine_around(runner, config, tokenizer, sizes, proposer, clock)
     built.held = cache
     return built
 
@@ -130,6 +131,7 @@ def engine_around(
     tokenizer: Tokenizer,
     sizes: Sizes,
     proposer: Proposer | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Bundle:
     """An engine that runs its passes with `runner`, with drafts by `proposer` as long as they are."""
     scheduler = Scheduler(
@@ -150,7 +152,7 @@ def engine_around(
         draft_tokens=sizes.draft_tokens,
         draft_model=runner.draft_model,
     )
-    engine = Engine(scheduler, runner, tokenizer, limits, drafts, clock=lambda: 0.0)
+    engine = Engine(scheduler, runner, tokenizer, limits, drafts, clock, unix_clock=clock)
     return Bundle(engine, scheduler, tokenizer)
 
 

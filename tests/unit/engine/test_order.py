@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import cycle
 
 from hypothesis import example, given, settings
@@ -23,6 +24,7 @@ def request(
     *,
     arrival: int = 0,
     arrived_s: float = 0.0,
+    deadline_s: float = math.inf,
     max_answer_tokens: int = 2,
 ) -> Request:
     made = Request(
@@ -32,6 +34,7 @@ def request(
         stop_tokens=frozenset(),
         priority=priority,
         arrived_s=arrived_s,
+        deadline_s=deadline_s,
     )
     made.arrival = arrival
     return made
@@ -74,6 +77,14 @@ def test_the_prompt_with_the_least_unread_is_read_first() -> None:
     half_read, short = request("half read", 100, P3, arrival=1), request("short", 9, P0, arrival=2)
     half_read.computed = 95
     assert prompt_rows([half_read, short], 10, 0.0) == [(half_read, 5), (short, 5)]
+
+
+def test_among_equals_the_earlier_deadline_goes_first() -> None:
+    never, soon = request("never", 40, arrival=1), request("soon", 60, arrival=2, deadline_s=9.0)
+    sooner, shorter = request("sooner", 63, arrival=3, deadline_s=5.0), request("shorter", 31, arrival=4)
+    group = [never, soon, sooner, shorter]
+    assert [one.id for one, _ in prompt_rows(group, 1_000, 0.0)] == ["shorter", "sooner", "soon", "never"]
+    assert next_admitted(group[:3], 0.0) is sooner
 
 
 def test_an_overdue_prompt_has_half_of_the_rows_and_what_nobody_else_wants() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -384,3 +384,28 @@ def test_finishing_a_request_that_a_later_token_of_its_pass_ended_is_nothing() -
     planner.apply(draw_drafted(planner.schedule(0.0, always(50)), STOP))
     planner.finish("a", FinishReason.STOP)
     planner.check_integrity()
+
+
+@given(
+    prompt_tokens=st.integers(1, 60),
+    passed=st.integers(0, 20),
+    full_pass_ms=st.integers(0, 9),
+    deadline_ms=st.integers(0, 80),
+)
+def test_late_is_who_would_miss_its_deadline_even_alone_and_with_one_token(
+    prompt_tokens: int, passed: int, full_pass_ms: int, deadline_ms: int
+) -> None:
+    planner = scheduler(num_pages=20, pass_tokens=8)
+    one = request("a", prompt_tokens, max_answer_tokens=1)
+    one.deadline_s = float(deadline_ms)
+    planner.add(one)
+    now_ms = 0.0
+    named: list[str] | None = None
+    while planner.has_work:
+        if passed == 0:
+            named = planner.late(now_ms, full_pass_ms)
+        passed -= 1
+        plan = planner.schedule(0.0)
+        now_ms += full_pass_ms if plan.num_tokens == 8 else 0
+        planner.apply(draw(plan))
+    assert named is None or named == ["a"] * (now_ms >= deadline_ms)
