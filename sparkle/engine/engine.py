@@ -174,6 +174,7 @@ class Engine:
                 priority=classify(len(prompt), max_answer_tokens, self._rates),
                 arrived_s=self._clock(),
                 deadline_s=self._deadline_s(job),
+                tenant=job.tenant,
             )
         )
         self._answers[job.id] = AnswerFrames(

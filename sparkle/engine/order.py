@@ -2,7 +2,7 @@
 
 1. Shortest first. The work of one that waits is its class, then its prompt; of one being read, the unread.
 2. Prompts are equals where their lengths have the same power of two: there the earlier deadline goes first,
-   then the earlier arrival.
+   then the earlier round (`rounds.py`: tenants take turns), then the earlier arrival.
 3. Aging. A request whose prompt is not read when its class's target has passed is overdue. The one of these
    that came first gets the next slot, and half of every pass's rows for prompts until it is read.
 4. So whatever comes later, an overdue request is read at half speed at least; and a short question beside it
@@ -49,9 +49,9 @@ def _first_overdue(requests: Sequence[Request], now_s: float) -> Request | None:
     return min(overdue, key=lambda request: request.arrival, default=None)
 
 
-def _least_work(request: Request) -> tuple[str, int, float, int]:
+def _least_work(request: Request) -> tuple[str, int, float, int, int]:
     return request.priority, *_least_unread(request)
 
 
-def _least_unread(request: Request) -> tuple[int, float, int]:
-    return request.unread_tokens.bit_length(), request.deadline_s, request.arrival
+def _least_unread(request: Request) -> tuple[int, float, int, int]:
+    return request.unread_tokens.bit_length(), request.deadline_s, request.round, request.arrival

@@ -57,11 +57,17 @@ class Request:
     deadline_s: float = math.inf
     """When its answer is of no more use, on the same clock."""
 
+    tenant: str | None = None
+    """Whose it is."""
+
     state: RequestState = field(default=RequestState.WAITING, init=False)
     """Changed by `move_to` alone."""
 
     arrival: int = field(default=0, init=False)
     """Place in the order of arrival, set by the scheduler."""
+
+    round: int = field(default=0, init=False)
+    """Its tenant's place among the others in its class, set by the scheduler."""
 
     answer: list[int] = field(default_factory=list[int], init=False)
     """Tokens drawn so far."""

@@ -1,7 +1,7 @@
 """Plans each pass through the model. Knows no torch, no clock, no text and no queue.
 
 1. A request waits, is read, decodes, has ended; `request.py` has the table of moves.
-2. `order.py` says who goes first: short ones, and none waits for ever.
+2. `order.py` says who goes first: short ones, tenants in turn, and none waits for ever.
 3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer;
    what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
@@ -25,6 +25,7 @@ from sparkle.engine.order import next_admitted, prompt_rows
 from sparkle.engine.pages import PagePool
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.request import Request, RequestState
+from sparkle.engine.rounds import Rounds
 from sparkle.engine.slots import SlotPool
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
@@ -64,6 +65,7 @@ class Scheduler:
         self._running: list[Request] = []
         self._in_flight: list[tuple[Request, Span]] | None = None
         self._arrivals = 0
+        self._rounds = Rounds()
 
     @property
     def has_work(self) -> bool:
@@ -91,6 +93,7 @@ class Scheduler:
         assert request.state is RequestState.WAITING
         self._arrivals += 1
         request.arrival = self._arrivals
+        self._rounds.join(request)
         self._requests[request.id] = request
         self._waiting.append(request)
 
@@ -194,6 +197,7 @@ class Scheduler:
         request.computed -= 1 + len(draft) - len(drawn)
         if request.state is RequestState.READING:
             request.move_to(RequestState.DECODING)
+            self._rounds.was_read(request)
         events: list[Written] = []
         for place, one in enumerate(drawn):
             request.answer.append(one.token)

@@ -193,6 +193,18 @@ def test_a_job_that_comes_again_starts_again(tokenizer: Tokenizer) -> None:
     assert len(answer.tokens) == 6
 
 
+def test_tenants_take_turns(tokenizer: Tokenizer) -> None:
+    built = saying(tokenizer, "word")
+    prompt = [10] * (SETTINGS.pass_tokens or 0)
+    asked = [job(max_tokens=1).evolve(tenant=tenant) for tenant in ("a", "a", "a", "b")]
+    for one in asked:
+        built.submit(one, prompt)
+    while built.engine.has_work:
+        built.step()
+    names = {one.id: f"{one.tenant}{place}" for place, one in enumerate(asked)}
+    assert [names[job_id] for job_id in built.answers] == ["a0", "b3", "a1", "a2"]
+
+
 def test_more_jobs_than_slots_are_all_answered(tokenizer: Tokenizer) -> None:
     jobs = [job(max_tokens=length) for length in (3, 9, 1, 5, 7, 2, 30, 4, 8, 6)]
     built = saying(tokenizer, "word after word ")

@@ -87,6 +87,12 @@ def test_among_equals_the_earlier_deadline_goes_first() -> None:
     assert next_admitted(group[:3], 0.0) is sooner
 
 
+def test_among_equals_without_a_deadline_tenants_take_turns() -> None:
+    first, second, other = request("first", 40, arrival=1), request("second", 40, arrival=2), request("b", 40)
+    second.round, other.arrival = 1, 3
+    assert [one.id for one, _ in prompt_rows([first, second, other], 1_000, 0.0)] == ["first", "b", "second"]
+
+
 def test_an_overdue_prompt_has_half_of_the_rows_and_what_nobody_else_wants() -> None:
     long, short = request("long", 100, P1, arrival=1), request("short", 30, P0, arrival=2, arrived_s=4.0)
     assert prompt_rows([long, short], 21, 3.9) == [(short, 21)]
