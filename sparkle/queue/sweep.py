@@ -1,7 +1,8 @@
 """In which order a worker asks the classes for jobs: shortest first, yet none starves. Pure; knows no queue.
 
 1. Classes are asked from the shortest to the longest.
-2. A class whose last job had waited longer than is in time goes before those in time, most overdue first.
+2. A class whose last job had waited longer than is in time is late: it goes before the others, the one that
+   is most late first.
 3. Every `share_every`-th job pulled is taken from the class that has gone longest without being served or
    found empty. So a class with work gets at least one of every `share_every * number of classes` jobs,
    whatever the others bring.
@@ -35,7 +36,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Seen:
-    overdue: float = 0.0
+    lateness: float = 0.0
     """Wait of the last job pulled, over what is in time; 0 once the class was empty."""
 
     unserved: int = 0
@@ -63,14 +64,14 @@ class SweepOrder:
         until_share = self.share_every - 1 - self._pulled % self.share_every
         if until_share == 0:
             return Turn(self._by(lambda seen: seen.unserved), 1)
-        return Turn(self._by(lambda seen: seen.overdue if seen.overdue > 1.0 else 0.0), until_share)
+        return Turn(self._by(lambda seen: seen.lateness if seen.lateness > 1.0 else 0.0), until_share)
 
     def pulled(self, priority: PriorityClass, *, waited_s: float, pending: int) -> None:
         """A job of this class was taken after `waited_s`; `pending` more wait behind it."""
         self._pulled += 1
         for other, seen in self._seen.items():
             seen.unserved = 0 if other is priority else seen.unserved + 1
-        self._seen[priority].overdue = waited_s / IN_TIME_S[priority] if pending else 0.0
+        self._seen[priority].lateness = waited_s / IN_TIME_S[priority] if pending else 0.0
 
     def empty(self, priority: PriorityClass) -> None:
         """This class was asked and has no work."""

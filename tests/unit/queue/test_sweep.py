@@ -48,7 +48,7 @@ def test_every_eighth_job_is_of_the_class_unserved_longest() -> None:
     ]  # fmt: skip
 
 
-def test_an_overdue_class_goes_before_those_in_time_and_most_overdue_first() -> None:
+def test_a_late_class_goes_before_those_in_time_and_the_most_late_first() -> None:
     order = SweepOrder()
     order.pulled(P3, waited_s=2 * IN_TIME_S[P3], pending=5)
     order.pulled(P2, waited_s=3 * IN_TIME_S[P2], pending=5)
@@ -73,7 +73,7 @@ def test_no_class_with_work_starves(waiting: dict[PriorityClass, float], share_e
 
 @given(waiting=waits)
 def test_most_jobs_are_not_shared_out(waiting: dict[PriorityClass, float]) -> None:
-    """Seven of eight go where the order says: without overdue classes, to the shortest with work."""
+    """Seven of eight go where the order says: without late classes, to the shortest with work."""
     in_time = dict.fromkeys(waiting, 0.0)
     taken = take(SweepOrder(), in_time, 80)
     assert taken.count(min(waiting)) >= 70
