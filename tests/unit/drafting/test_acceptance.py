@@ -82,4 +82,4 @@ def test_a_proposer_that_goes_on_behind_another_is_known_by_its_own_places() -> 
         acceptance.checked("a", ["forced", "forced", "copy", "copy"], 3, tried=4)
     found = acceptance.chances("b", ["forced", "copy", "copy"])
     assert found == pytest.approx([1, 1, 0], abs=0.02)
-    assert list(acceptance.chances("b", ["forced"] * 4))[3] > 0.9
+    assert acceptance.chances("b", ["forced"] * 4)[3] > 0.9

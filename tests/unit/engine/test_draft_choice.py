@@ -58,7 +58,7 @@ class Choice:
             self.made.start(name, [1])
 
     def chances(self, name: str, source: str = "copy") -> list[float]:
-        return list(self.acceptance.chances(name, [source] * 3))
+        return self.acceptance.chances(name, [source] * 3)
 
 
 def plan(**drafts: tuple[int, ...]) -> PassPlan:
@@ -129,7 +129,7 @@ def test_what_was_compared_is_learned(guessed: tuple[bool, ...], right: int, tri
     choice.made.choose({"a": 15})
     choice.made.passed(plan(a=(1, 2, 3)), written("a", *guessed), 4.0)
     expected.checked("a", ["copy"] * 3, right, tried=tried)
-    assert choice.chances("a") == list(expected.chances("a", ["copy"] * 3))
+    assert choice.chances("a") == expected.chances("a", ["copy"] * 3)
     assert choice.widths.passes == [(1, 4, len(guessed), 4.0)]
 
 
