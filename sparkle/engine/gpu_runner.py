@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
+from sparkle.engine.fresh_slot import make_fresh
 from sparkle.engine.plan import PassPlan, PassResult, Span, joined
 from sparkle.engine.prompt_pass import PromptPass, Reader
 from sparkle.engine.rows import Rows, following_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.short_spans import GivenCount, ShortSpans
-from sparkle.engine.transfer import pack, padded, to_device
+from sparkle.engine.transfer import pack, padded
 from sparkle.engine.verify_pass import DraftModel, Verifier
 from sparkle.engine.windows import Windows
 from sparkle.model.fp8_batch import PromptBatch
@@ -102,15 +103,9 @@ class GpuRunner:
         return joined(plan.spans, *results)
 
     def _clear(self, span: Span) -> None:
-        self._cache.zero_slot(span.slot)
-        self._cache.zero_pages(span.pages)
+        drafting = () if self._helper is None else self._helper.slot_state(span.slot)
+        make_fresh(span, self._cache, self._page_tables, drafting)
         self.windows.empty(span.slot)
-        if self._helper is not None:
-            for part in self._helper.slot_state(span.slot):
-                part.zero_()
-        row = self._page_tables[span.slot]
-        row.fill_(-1)
-        row[: len(span.pages)] = to_device(span.pages, torch.int32, self.device)
 
     def _read(self, spans: Sequence[Span], states: Mapping[str, DrawState]) -> PassResult:
         """Chunks of prompts, none with a draft."""

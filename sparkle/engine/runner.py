@@ -13,6 +13,7 @@ from torch import Tensor
 from sparkle.drafting.helper import Helper
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
+from sparkle.engine.fresh_slot import make_fresh
 from sparkle.engine.plan import PassPlan, PassResult, Span
 from sparkle.engine.rows import following_rows, kept_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
@@ -100,14 +101,8 @@ class Runner:
         return dataclasses.replace(result, guessed=guessed)
 
     def _clear(self, span: Span) -> None:
-        self._cache.zero_slot(span.slot)
-        self._cache.zero_pages(span.pages)
-        if self._helper is not None:
-            for part in self._helper.slot_state(span.slot):
-                part.zero_()
-        row = self._page_tables[span.slot]
-        row.fill_(-1)
-        row[: len(span.pages)] = torch.tensor(span.pages, dtype=torch.int32)
+        drafting = () if self._helper is None else self._helper.slot_state(span.slot)
+        make_fresh(span, self._cache, self._page_tables, drafting)
 
     def _guess(
         self, spans: Sequence[Span], states: Mapping[str, DrawState]
