@@ -167,18 +167,19 @@ def test_a_question_is_read_in_the_very_next_pass_beside_a_document(
     passes: int, now_s: float, decoding: int, documents: int, answer: int
 ) -> None:
     """However long its answer may be, documents overdue or not, every running answer with a full draft."""
-    planner = Scheduler(num_slots=33, num_pages=10_000, page_tokens=64, pass_tokens=4_096)
+    planner = Scheduler(num_slots=33, num_pages=20_000, page_tokens=64, pass_tokens=4_096)
     for number in range(decoding):
         planner.add(request(f"running {number}", 4, P0, max_answer_tokens=10_000))
     planner.apply(draw(planner.schedule(0.0)))
-    planner.add(request("document", 200_000, P3))
+    planner.add(request("document", 200_000, P3, max_answer_tokens=10_000))
     for number in range(documents):
-        planner.add(request(f"document {number}", 33_000, P2))
+        planner.add(request(f"document {number}", 33_000, P2, max_answer_tokens=10_000))
     for _ in range(passes):
         planner.apply(draw(planner.schedule(now_s)))
     planner.add(request("question", 300, P4, arrived_s=now_s, max_answer_tokens=answer))
 
-    plan = planner.schedule(now_s, lambda rooms: dict.fromkeys(rooms, (9,) * MAX_DRAFT_TOKENS))
+    plan = planner.schedule(now_s, lambda rooms: {name: (9,) * room for name, room in rooms.items()})
     (span,) = (span for span in plan.spans if span.request == "question")
     assert (len(span.tokens), span.draws) == (300, True)
-    assert sum(len(one.draft) for one in plan.spans) == decoding * MAX_DRAFT_TOKENS
+    # documents that are read meanwhile have drafts as well
+    assert sum(len(one.draft) == MAX_DRAFT_TOKENS for one in plan.spans) >= decoding
