@@ -15,7 +15,7 @@ from statistics import median
 from sparkle.engine.assemble import Assembly, assemble
 from sparkle.engine.frames import Finished
 from sparkle.engine.plan import MAX_DRAFT_TOKENS
-from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.engine.settings import NO_DRAFT_MODEL, Device, EngineSettings, default_model
 from sparkle.producers.demo_prompts import demo_prompts
 from sparkle.schemas.job import Job, Sampling
 
@@ -65,13 +65,11 @@ def jobs(sampling: Sampling, batch: int) -> list[Job]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--draft-model", help="as the engine's setting; copies alone without")
+    parser.add_argument("--draft-model", default=NO_DRAFT_MODEL, help="as the engine's setting")
     arguments = parser.parse_args()
     rounds, draft_model = arguments.rounds, arguments.draft_model
     settings = {
-        tokens: EngineSettings(
-            device=Device.CPU, threads=1, draft_tokens=tokens, draft_model=draft_model if tokens else None
-        )
+        tokens: EngineSettings(device=Device.CPU, threads=1, draft_tokens=tokens, draft_model=draft_model)
         for tokens in (0, MAX_DRAFT_TOKENS)
     }
     # one engine for all: what it learns of one batch is what the next one begins with

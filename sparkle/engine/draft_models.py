@@ -12,7 +12,7 @@ import torch
 from sparkle.drafting.dflash_helper import FloatDFlashHelper, Fp8DFlashHelper
 from sparkle.drafting.mtp_helper import FloatMtpHelper, Fp8MtpHelper
 from sparkle.engine.runner import DraftModel as FloatDraftModel
-from sparkle.engine.settings import OWN_HEAD, Sizes
+from sparkle.engine.settings import NO_DRAFT_MODEL, OWN_HEAD, Sizes
 from sparkle.engine.verify_pass import DraftModel as Fp8DraftModel
 from sparkle.errors import CheckpointError, ConfigError
 from sparkle.model.cache import SequenceCache
@@ -133,8 +133,9 @@ def chosen_draft_model(sizes: Sizes, target: ModelConfig) -> OwnHead | BlockMode
 
     Raises ConfigError, CheckpointError or one of its kinds, naming the setting, where it is not there.
     """
-    wanted = sizes.draft_model
-    if wanted is None or not sizes.draft_tokens:
+    default = OWN_HEAD if target.has_mtp else NO_DRAFT_MODEL
+    wanted = sizes.draft_model or default
+    if wanted == NO_DRAFT_MODEL or not sizes.draft_tokens:
         return None
     vocab_size = min(sizes.draft_vocab_size or target.vocab_size, target.vocab_size)
     return OwnHead(target, vocab_size) if wanted == OWN_HEAD else BlockModel(Path(wanted), target, vocab_size)

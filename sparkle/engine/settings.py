@@ -19,6 +19,7 @@ LEAST_DRAFT_VOCABULARY = 1024
 """Fewer tokens would hardly ever be right."""
 OWN_HEAD = "mtp"
 """The draft model that is part of the checkpoint."""
+NO_DRAFT_MODEL = "none"
 MOST_TOKENS = 10**12
 """Far more than any memory holds: above it, sizes in bytes would fit no machine integer."""
 MOST_THREADS = 1024
@@ -46,7 +47,9 @@ class Sizes:
 
     max_context_tokens: int | None
     draft_tokens: int = 0
-    draft_model: str | None = None
+    draft_model: str | None = NO_DRAFT_MODEL
+    """None is the checkpoint's own draft head, where it has one."""
+
     draft_vocab_size: int | None = None
     """None for all."""
 
@@ -117,8 +120,11 @@ class EngineSettings:
     """
 
     draft_model: str | None = None
-    """What guesses where nothing can be copied: "mtp", the checkpoint's own draft head, or the directory of a
-    DFlash2 model; None is copying alone. Nothing is loaded where draft_tokens is 0.
+    """What guesses where nothing can be copied: "mtp", the checkpoint's own draft head, the directory of a
+    DFlash2 model, or "none".
+
+    Left out it is the checkpoint's own head on the CPU, where it has one, and none on a GPU, where it is yet
+    to be measured. Nothing is loaded where draft_tokens is 0.
     """
 
     draft_vocab_size: int | None = None
@@ -185,7 +191,7 @@ class EngineSettings:
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,
             draft_tokens=self.draft_tokens or 0,
-            draft_model=self.draft_model,
+            draft_model=self.draft_model or NO_DRAFT_MODEL,
             draft_vocab_size=self.draft_vocab_size or 65_536,
         )
 

@@ -14,7 +14,7 @@ from sparkle.drafting.proposer import Proposer
 from sparkle.engine.draft_models import chosen_draft_model
 from sparkle.engine.runner import Runner
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
+from sparkle.engine.settings import NO_DRAFT_MODEL, OWN_HEAD, Device, EngineSettings, default_model
 from sparkle.model.cache import SequenceCache
 from sparkle.model.decoder import Decoder
 from sparkle.model.shapes import bundled_draft_model
@@ -53,7 +53,7 @@ class Model:
         batch: int,
         width: int = 0,
         proposer: Proposer | None = None,
-        draft_model: str | None = None,
+        draft_model: str = NO_DRAFT_MODEL,
     ) -> Bundle:
         """Drafts of up to `width` tokens by a proposer, or by the draft model that the setting names."""
         config = self.tiny.config

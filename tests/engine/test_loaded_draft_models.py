@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sparkle.engine.assemble import assemble
-from sparkle.engine.draft_models import BlockModel, OwnHead
+from sparkle.engine.draft_models import BlockModel, OwnHead, chosen_draft_model
 from sparkle.engine.frames import Delta, Finished
 from sparkle.engine.loaded_gpu import LoadedGpu, needs_of
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
+from sparkle.engine.settings import NO_DRAFT_MODEL, OWN_HEAD, Device, EngineSettings, default_model
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import CheckpointError, ConfigError, SparkleError
 from sparkle.model.config import read_config
@@ -66,7 +66,17 @@ def test_on_the_cpu_either_guesses_and_the_answer_stays() -> None:
     assert answer(default_model(), drafting("/nowhere", 0)) == (plain, {})
 
 
-def loaded(directory: Path, draft_model: str | None) -> LoadedGpu:
+def test_left_out_it_is_the_own_head_on_the_cpu_and_none_on_a_gpu() -> None:
+    config, settings = read_config(default_model()), EngineSettings(draft_tokens=3)
+    assert isinstance(chosen_draft_model(settings.sizes(Device.CPU), config), OwnHead)
+    assert chosen_draft_model(settings.sizes(Device.CUDA), config) is None
+    headless = dataclasses.replace(config, has_mtp=False)
+    assert chosen_draft_model(settings.sizes(Device.CPU), headless) is None
+    off = dataclasses.replace(settings, draft_model=NO_DRAFT_MODEL)
+    assert chosen_draft_model(off.sizes(Device.CPU), config) is None
+
+
+def loaded(directory: Path, draft_model: str) -> LoadedGpu:
     sizes = EngineSettings(
         slots=2,
         pass_tokens=40,
@@ -82,21 +92,21 @@ def loaded(directory: Path, draft_model: str | None) -> LoadedGpu:
 def test_in_fp8_either_guesses_among_the_frequent_tokens_alone() -> None:
     config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
     answers: list[list[int]] = []
-    for setting in (None, OWN_HEAD, str(bundled_draft_model())):
+    for setting in (NO_DRAFT_MODEL, OWN_HEAD, str(bundled_draft_model())):
         made = loaded(default_model(), setting)
         runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
         record = Recording(runner)
         built = engine_around(record, config, tokenizer, made.sizes)
         answers.append(built.run(JOB.evolve(max_tokens=6))[0].tokens)
         guesses = [token for asked in record.asked for token in asked.guessed]
-        assert bool(guesses) == (setting is not None)
+        assert bool(guesses) == (setting != NO_DRAFT_MODEL)
         assert all(0 <= token < 1024 for token in guesses)
     assert answers[0] == answers[1] == answers[2]
 
 
 def test_the_plan_counts_the_draft_model() -> None:
     config = read_config(default_model())
-    plain = loaded(default_model(), None).plan.needs
+    plain = loaded(default_model(), NO_DRAFT_MODEL).plan.needs
     for setting, draft in (
         (OWN_HEAD, OwnHead(config, 5000)),
         (str(bundled_draft_model()), BlockModel(bundled_draft_model(), config, 5000)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkle.config import load
-from sparkle.engine.settings import Device, EngineSettings, Sizes, default_model
+from sparkle.engine.settings import NO_DRAFT_MODEL, Device, EngineSettings, Sizes, default_model
 from sparkle.errors import ConfigError
 
 
@@ -63,6 +63,7 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
     assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 0)
+    assert (cpu.draft_model, gpu.draft_model) == (None, NO_DRAFT_MODEL)
     assert (cpu.draft_vocab_size, gpu.draft_vocab_size) == (None, 65_536)
     own = EngineSettings(
         slots=5,
