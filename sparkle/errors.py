@@ -27,6 +27,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+MOST_LETTERS = 2_000
+"""Of an error's text that are told; of a longer one its beginning and its end, the way out."""
+
 
 class FailureCode(StrEnum):
     """Why a job ended without an answer. The value is part of the contract."""
@@ -41,15 +44,16 @@ class FailureCode(StrEnum):
 
 
 class SparkleError(Exception):
-    """The root of the tree. Its text is one line, whatever is in the names that it tells."""
+    """The root of the tree. Its text is one line and no page, whatever is in the names that it tells."""
 
     retryable: bool = False
 
     def __str__(self) -> str:
-        # of a file that is damaged, also names may be; of none may a terminal or an encoder make anything
-        return "".join(
-            letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__()
-        )
+        text = super().__str__()
+        # of a file that is damaged, also names may be: as long as the file, and nothing for a terminal
+        if len(text) > MOST_LETTERS:
+            text = f"{text[: MOST_LETTERS // 2]} … {text[-MOST_LETTERS // 2 :]}"
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 class ConfigError(SparkleError):
