@@ -94,6 +94,8 @@ def _typed(name: str, value: object, kind: Any) -> object:
     plain = _plain(kind)
     if plain is float and type(value) is int:
         return float(value)
+    if isinstance(value, str):
+        _require_no_zero(name, value)
     if plain is Path and isinstance(value, str):
         return Path(value)
     if isinstance(value, str) and plain is not str:
@@ -101,6 +103,12 @@ def _typed(name: str, value: object, kind: Any) -> object:
     if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
         raise ConfigError(f"{name} is a {type(value).__name__} but must be {_in_words(plain)}")
     return value
+
+
+def _require_no_zero(name: str, text: str) -> None:
+    # a TOML file can hold one; no path, and no argument of a process
+    if "\0" in text:
+        raise ConfigError(f"{name} has a zero byte in it; leave that out")
 
 
 def _in_words(plain: type) -> str:

@@ -66,6 +66,8 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
         ({}, {"slots": 1.5}, "--slots is a float but must be a whole number"),
         ({}, {"slots": True}, "--slots is a bool but must be a whole number"),
         ({}, {"slots": 99}, "slots is 99 but must be 1 to 64"),
+        ({}, {"name": "a\0b"}, "--name has a zero byte in it; leave that out"),
+        ({}, {"door": "a\0b"}, "--door has a zero byte in it; leave that out"),
     ],
 )
 def test_a_bad_value_is_named(environ: dict[str, str], flags: dict[str, object], text: str) -> None:
@@ -75,7 +77,12 @@ def test_a_bad_value_is_named(environ: dict[str, str], flags: dict[str, object],
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [("[oven", "not TOML"), ("oven = 3", r"write \[oven\]"), ("[oven]\nrack = 1", "no setting rack")],
+    [
+        ("[oven", "not TOML"),
+        ("oven = 3", r"write \[oven\]"),
+        ("[oven]\nrack = 1", "no setting rack"),
+        ('[oven]\ndoor = "a\\u0000b"', "oven.door has a zero byte"),
+    ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, content: str, text: str) -> None:
     file = tmp_path / "sparkle.toml"
