@@ -102,6 +102,7 @@ QUANTISATION_IGNORED = frozenset({"modules_to_not_convert", "ignored_layers"})
 def read_json(path: Path) -> Fields:
     """The object in a JSON file. Raises CheckpointError naming the file."""
     try:
+        require_file(path)
         fields: object = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from error
@@ -110,6 +111,12 @@ def read_json(path: Path) -> Fields:
     if not isinstance(fields, dict):
         raise CheckpointError(f"{path.name} must hold a JSON object")
     return cast(Fields, fields)
+
+
+def require_file(path: Path) -> None:
+    """Raises CheckpointError for what is there and no file: reading a pipe or a device would not end."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path.name} cannot be read: it is no file")
 
 
 def text_fields(top: Fields) -> Fields:

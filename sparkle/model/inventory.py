@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sparkle.errors import CheckpointError, TensorMismatch
-from sparkle.model.config_fields import Fields, read_json, section
+from sparkle.model.config_fields import Fields, read_json, require_file, section
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -40,7 +40,8 @@ class Inventory(Generic[Found]):
         index = directory / INDEX_FILE
         listed = _listed(read_json(index)) if index.exists() else None
         for file in sorted(set(listed.values())) if listed is not None else [SINGLE_FILE]:
-            for name, found in open_shard(_regular(directory / file)).items():
+            require_file(directory / file)
+            for name, found in open_shard(directory / file).items():
                 if listed is not None and listed.get(name) != file:
                     raise TensorMismatch(f"{name} is in {file} but not in {INDEX_FILE}")
                 self._found[name] = found
@@ -94,13 +95,6 @@ class Inventory(Generic[Found]):
 def not_finite(name: str) -> CheckpointError:
     """For a tensor by which all rows are multiplied: each answer would fail, not the start."""
     return CheckpointError(f"{name} has values that are not finite; its file is damaged")
-
-
-def _regular(file: Path) -> Path:
-    """Raises CheckpointError for what is there and no file: reading a pipe or a device would not end."""
-    if file.exists() and not file.is_file():
-        raise CheckpointError(f"{file.name} cannot be read: it is no file")
-    return file
 
 
 def _listed(index: Fields) -> dict[str, str]:

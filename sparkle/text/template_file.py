@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from sparkle.errors import CheckpointError
-from sparkle.text.tokenizer_file import read_json
+from sparkle.text.tokenizer_file import read_json, read_text
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Fields of tokenizer_config.json that a template may name."""
@@ -26,10 +26,7 @@ def read_template(directory: Path) -> tuple[str, dict[str, str]]:
 def _source(directory: Path, config: Mapping[str, object]) -> str:
     path = directory / "chat_template.jinja"
     if path.exists():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({type(error).__name__})") from None
+        return read_text(path)
     for fields in (config, read_json(directory / "chat_template.json")):
         source = _default_of(fields.get("chat_template"))
         if source is not None:

@@ -24,9 +24,9 @@ def read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
     """
     path = directory / "tokenizer.json"
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__})") from None
+        tokenizer = tokenizers.Tokenizer.from_str(read_text(path))
+    except CheckpointError:
+        raise
     except Exception as error:  # noqa: BLE001 # the library raises nothing narrower
         raise CheckpointError(f"{path}: not a tokenizer: {error}") from None
     config = read_json(directory / "tokenizer_config.json")
@@ -38,15 +38,26 @@ def read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
 
 def read_json(path: Path) -> dict[str, object]:
     """The object in a JSON file, empty without a file. Raises CheckpointError for anything else."""
-    try:
-        fields: object = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        fields: object = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({type(error).__name__})") from None
     if not isinstance(fields, dict):
         raise CheckpointError(f"{path}: must hold a JSON object")
     return cast("dict[str, object]", fields)
+
+
+def read_text(path: Path) -> str:
+    """What is in a file. Raises CheckpointError where it cannot be read or is no text."""
+    try:
+        # reading a pipe or a device would not end
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: cannot be read (it is no file)")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__})") from None
 
 
 def byte_characters() -> dict[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,15 @@ def test_a_file_that_holds_no_object(tmp_path: Path, name: str, text: str) -> No
     write_fields(tmp_path / "config.json", TEXT)
     (tmp_path / name).write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=rf"^{name} (is not JSON|must hold a JSON object)"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    write_fields(tmp_path / "config.json", TEXT)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"^{name} cannot be read: it is no file$"):
         read_config(tmp_path)
 
 

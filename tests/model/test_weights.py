@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -183,6 +184,13 @@ def test_a_missing_shard(sharded: Path) -> None:
 def test_an_unreadable_index(sharded: Path, text: str, told: str) -> None:
     (sharded / INDEX).write_text(text, encoding="utf-8")
     with pytest.raises(CheckpointError, match=re.escape(told)):
+        load(sharded)
+
+
+def test_an_index_that_is_a_pipe(sharded: Path) -> None:
+    (sharded / INDEX).unlink()
+    os.mkfifo(sharded / INDEX)
+    with pytest.raises(CheckpointError, match="cannot be read: it is no file"):
         load(sharded)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from sparkle.errors import CheckpointError, UnsupportedModel
+from sparkle.text.template_file import read_template
 from sparkle.text.tokenizer_file import byte_characters, read_json, read_tokenizer
 from tests.text.small_tokenizer import PATTERN, small_tokenizer, write_small
 
@@ -106,6 +108,30 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str | None, message: st
     if text is not None:
         (tmp_path / "tokenizer.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(CheckpointError, match=message):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (read_tokenizer, "tokenizer.json"),
+        (read_tokenizer, "tokenizer_config.json"),
+        (read_template, "chat_template.jinja"),
+        (read_template, "chat_template.json"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, read: Callable[[Path], object], name: str) -> None:
+    write_small(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(it is no file\)"):
+        read(tmp_path)
+
+
+def test_a_file_nested_without_end_is_refused(tmp_path: Path) -> None:
+    write_small(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 500_000)
+    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
         read_tokenizer(tmp_path)
 
 
