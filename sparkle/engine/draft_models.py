@@ -80,12 +80,18 @@ class BlockModel:
     def __init__(self, directory: Path, target: ModelConfig, vocab_size: int) -> None:
         """`vocab_size`: what it guesses among, see DFlash.
 
-        Raises CheckpointError or one of its kinds where there is none for `target`.
+        Raises CheckpointError or one of its kinds where there is none for `target`, ConfigError where it
+        chooses among more tokens.
         """
         self._directory = directory
         self._vocab_size = vocab_size
         with _named(directory):
             self._config = read_dflash_config(directory, target)
+        if vocab_size < self._config.candidates:
+            raise ConfigError(
+                f"draft_vocab_size is {vocab_size} but must be at least selector_top_k of draft_model "
+                f"{directory}, {self._config.candidates}; leave it out for the default"
+            )
 
     def needs(self) -> DraftNeeds:
         """Weights, a ring for each slot, and the tapped layers' outputs."""
@@ -96,7 +102,10 @@ class BlockModel:
         )
 
     def in_float32(self, decoder: Decoder, weights: DecoderWeights, cache: SequenceCache) -> FloatDraftModel:
-        """Beside the decoder with `weights`. Raises CheckpointError or one of its kinds."""
+        """Beside the decoder with `weights`.
+
+        Raises CheckpointError or one of its kinds, ConfigError where its rings do not fit.
+        """
         device, config = cache.keys.device, self._config
         with _named(self._directory):
             own = load_dflash_weights(self._directory, config, device)
@@ -107,7 +116,15 @@ class BlockModel:
             lm_head=weights.lm_head,
             draft_vocab_size=self._vocab_size,
         )
-        ring = DFlashCache(config, num_slots=cache.states.shape[1], device=device, dtype=cache.keys.dtype)
+        num_slots = cache.states.shape[1]
+        try:
+            ring = DFlashCache(config, num_slots=num_slots, device=device, dtype=cache.keys.dtype)
+        # torch has no narrower one for memory that cannot be had
+        except RuntimeError:
+            raise ConfigError(
+                f"no memory for slots {num_slots} with draft_model {self._directory}, "
+                f"whose sliding_window is {config.window}; lower slots, or leave draft_model out"
+            ) from None
         return FloatDFlashHelper(decoder, model, config, ring)
 
     def in_fp8(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -74,6 +75,40 @@ def test_left_out_it_is_the_own_head_on_the_cpu_and_none_on_a_gpu() -> None:
     assert chosen_draft_model(settings.sizes(Device.CPU), headless) is None
     off = dataclasses.replace(settings, draft_model=NO_DRAFT_MODEL)
     assert chosen_draft_model(off.sizes(Device.CPU), config) is None
+
+
+def changed(directory: Path, **fields: object) -> Path:
+    """The bundled draft model with other fields in its config.json."""
+    shutil.copytree(bundled_draft_model(), directory)
+    config = read_fields(directory / "config.json")
+    draft = {name: fields.pop(name) for name in config["dflash_config"].keys() & fields.keys()}
+    write_fields(
+        directory / "config.json", {**config, **fields, "dflash_config": {**config["dflash_config"], **draft}}
+    )
+    return directory
+
+
+def test_one_that_chooses_among_more_tokens_than_it_guesses_is_refused(tmp_path: Path) -> None:
+    directory = changed(tmp_path / "draft", selector_top_k=1025)
+    settings = dataclasses.replace(drafting(str(directory)), draft_vocab_size=1024)
+    told = f"draft_vocab_size is 1024 but must be at least selector_top_k of draft_model {directory}, 1025;"
+    with pytest.raises(ConfigError, match=told):
+        assemble(default_model(), settings)
+    with pytest.raises(ConfigError, match=told):
+        loaded(default_model(), str(directory))
+    # as many are all there are to choose among
+    plain, _ = answer(default_model(), SETTINGS)
+    settings = dataclasses.replace(settings, draft_vocab_size=1025)
+    tokens, drafts = answer(default_model(), settings)
+    assert tokens == plain
+    assert drafts["dflash2"][0] > 0
+
+
+def test_rings_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    directory = changed(tmp_path / "draft", sliding_window=2**20)
+    settings = dataclasses.replace(drafting(str(directory)), slots=1000, pass_tokens=1001)
+    with pytest.raises(ConfigError, match=r"no memory for slots 1000 with .*draft, whose sliding_window is"):
+        assemble(default_model(), settings)
 
 
 def loaded(directory: Path, draft_model: str) -> LoadedGpu:
@@ -170,6 +205,10 @@ def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(tmp_path: Pat
     refused(other, CheckpointError, "vocab_size is 99999 but the model it drafts for has")
     write_fields(other / "config.json", {**config, "intermediate_size": 512})
     refused(other, CheckpointError, "layers.0.mlp.*shape")
+    (other / "config.json").unlink()
+    os.mkfifo(other / "config.json")
+    refused(other, CheckpointError, "config.json cannot be read: it is no file")
+    (other / "config.json").unlink()
     (other / "model.safetensors").unlink()
     write_fields(other / "config.json", config)
     refused(other, CheckpointError, ".*safetensors")
