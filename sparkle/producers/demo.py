@@ -28,7 +28,7 @@ WHAT_YOU_SAW = """
 What you just saw:
 1. Four jobs went into a NATS JetStream work queue in memory, each on its own subject, in a class by length.
 2. A worker with free slots pulled them, shortest class first, and holds a lease on each while it works.
-3. One engine process wrote all four at once, a token each a pass; every token was sent on within 20 ms.
+3. One engine process wrote all four at once, a token each a pass or more; what was new was sent within 20 ms.
 4. Each whole result was stored and acknowledged before its job left the queue. None of it went to a disk.
 
 Next (in a new shell after `. .venv/bin/activate`, where `make demo` made the environment):
