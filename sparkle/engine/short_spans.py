@@ -117,13 +117,11 @@ class ShortSpans:
             for span, stop, count in zip(spans, rows.span_starts[1:], checked.counts, strict=False)
             if span.draws
         ]
-        vocab_size = self._sampler.vocab_size
-        left = [one for one in drawing if not (self._draws and drawn_on_device(one.state, vocab_size))]
-        result = joined(
-            spans,
-            _taken([one for one in drawing if one not in left], checked.tokens),
-            self._draw(left, chosen.logits),
-        )
+        done, left = list[_Drawing](), list[_Drawing]()
+        for one in drawing:
+            on_device = self._draws and drawn_on_device(one.state, self._sampler.vocab_size)
+            (done if on_device else left).append(one)
+        result = joined(spans, _taken(done, checked.tokens), self._draw(left, chosen.logits))
         drawn = {request: [one.token for one in tokens] for request, tokens in result.by_request.items()}
         kept = kept_rows(spans, drawn)
         for span, count in zip(spans, kept, strict=True):
