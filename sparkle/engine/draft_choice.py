@@ -9,6 +9,7 @@ from typing import Protocol
 from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
 from sparkle.drafting.draft import Draft
+from sparkle.drafting.width import PLAIN
 from sparkle.engine.plan import TO_GUESS, PassPlan
 from sparkle.engine.scheduler import Written
 
@@ -78,7 +79,7 @@ class DraftChoice:
         }
         offers = {request: offer for request, offer in offers.items() if offer}
         width = self._width(len(rooms), offers)
-        if width == 1 and any(map(_is_guessed, offers.values())):
+        if width == PLAIN and any(map(_is_guessed, offers.values())):
             # without the draft model's time the copies may pay
             offers = {request: offer for request, offer in offers.items() if not _is_guessed(offer)}
             width = self._width(len(rooms), offers)
@@ -114,7 +115,7 @@ class DraftChoice:
 
     def _width(self, sequences: int, offers: Mapping[str, Draft]) -> int:
         if not offers:
-            return 1
+            return PLAIN
         sources = {request: offer.sources for request, offer in offers.items()}
         return self._widths.choose(sequences, sources, guesses=any(map(_is_guessed, offers.values())))
 

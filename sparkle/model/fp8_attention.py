@@ -22,8 +22,7 @@ class Fp8Attention:
         self._scale = config.head_dim**-0.5
         query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self._sizes = (query, kv, kv, query)
-        kv_blocks = slice(query // ops.BLOCK, (query + 2 * kv) // ops.BLOCK)
-        self._kv = ops.Fp8Blocks(weights.qkvg.values[query : query + 2 * kv], weights.qkvg.scales[kv_blocks])
+        self._kv = weights.qkvg.rows(query, query + 2 * kv)
 
     def forward(
         self,
