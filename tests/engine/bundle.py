@@ -64,6 +64,17 @@ class Bundle:
             self.step()
         return [self.answers[job.id] for job in jobs]
 
+    def run_but_cancel(self, jobs: Sequence[Job], *, after_passes: int) -> None:
+        """Submit all and run until nothing is left; the first is cancelled after so many passes."""
+        for job in jobs:
+            self.submit(job)
+        passes = 0
+        while self.engine.has_work:
+            if passes == after_passes:
+                self.engine.cancel(jobs[0].id)
+            self.step()
+            passes += 1
+
 
 @dataclass
 class Answer:

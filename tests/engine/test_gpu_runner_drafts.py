@@ -80,14 +80,7 @@ def test_whatever_is_drafted_read_and_cancelled_beside_it(
     proposer = Knowing(answers, lambda random: random.random() < right, vocab_size=VOCAB, ragged=True)
     rig = Rig(of, (1, 4, 8, 16))
     built = engine_around(rig.runner, config(), tokenizer, of, proposer)
-    for job in asked:
-        built.submit(job)
-    passes = 0
-    while built.engine.has_work:
-        if passes == cancelled:
-            built.engine.cancel(asked[0].id)
-        built.step()
-        passes += 1
+    built.run_but_cancel(asked, after_passes=cancelled)
     gone = built.answers.get(asked[0].id)
     for job in asked:
         answer = built.answers.get(job.id)

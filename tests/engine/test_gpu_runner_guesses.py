@@ -146,14 +146,7 @@ def test_whatever_is_guessed_read_and_cancelled_beside_it(
     ]
     answers = {job.id: answer_to(job.prompt_tokens or [], job.max_tokens, VOCAB) for job in asked}
     built = engine_around(Rig(of, (1, 4, 8, 16), sometimes).runner, config(), tokenizer, of)
-    for job in asked:
-        built.submit(job)
-    passes = 0
-    while built.engine.has_work:
-        if passes == cancelled:
-            built.engine.cancel(asked[0].id)
-        built.step()
-        passes += 1
+    built.run_but_cancel(asked, after_passes=cancelled)
     for job in asked[1:]:
         tokens = built.answers[job.id].tokens
         # the end token of the model may come earlier
