@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterator
 import torch
 
 from bench.engine_model import Loaded
-from bench.gpu_timing import FP8_FLOPS, READ_BYTES_PER_S, Figure, print_figures, time_us
+from bench.gpu_timing import READ_BYTES_PER_S, Figure, print_figures, time_us
 from sparkle.engine.settings import Device, EngineSettings
 
-BF16_FLOPS = 0.989e15
-"""The data sheet's dense bf16 rate."""
 CONTEXT_TOKENS = 33_000
 LONGEST_TOKENS = 262_144
 SEQUENCES = 8
@@ -66,7 +64,7 @@ def prompts(model: Loaded, wanted: Callable[[str], bool], chunk_tokens: int) -> 
             case=case,
             value=times[len(times) // 2],
             unit="s",
-            floor=count * prompt_floor_s(model, CONTEXT_TOKENS),
+            floor=count * model.floors.prompt_s(CONTEXT_TOKENS),
             spread=(times[0], times[-1]),
         )
 
@@ -84,19 +82,8 @@ def longest(chunk_tokens: int) -> Iterator[Figure]:
     batch.accepted.zero_()
     logits = model.decoder.verify(batch, model.cache)
     assert bool(logits.isfinite().all()), "the last 16 of 262,144 tokens give numbers that are not finite"
-    floor = prompt_floor_s(model, LONGEST_TOKENS)
+    floor = model.floors.prompt_s(LONGEST_TOKENS)
     yield Figure(case="prefill_1x262k", value=took_s, unit="s", floor=floor, spread=(took_s, took_s))
-
-
-def prompt_floor_s(model: Loaded, tokens: int) -> float:
-    """Products over the FP8 rate, causal attention over the bf16 rate."""
-    config = model.config
-    # one scale of four bytes stands beside 16,384 elements: bytes are elements but for 0.02 %
-    head = config.vocab_size * config.hidden_size
-    products = 2.0 * (model.weight_bytes - head) * tokens
-    full = sum(kind.value == "full_attention" for kind in config.layer_types)
-    attention = 2.0 * config.num_heads * config.head_dim * tokens**2 * full
-    return products / FP8_FLOPS + attention / BF16_FLOPS
 
 
 def _read_all(model: Loaded, count: int, chunk_tokens: int) -> float:

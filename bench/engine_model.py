@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.floors import Floors
 from sparkle.engine.transfer import pack
-from sparkle.model.config import LayerType, ModelConfig
+from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
@@ -130,12 +131,14 @@ class Loaded:
             logits = self.decoder.read(batch, self.cache)
         return logits
 
+    @property
+    def floors(self) -> Floors:
+        """The least that its passes and prompts need."""
+        return Floors(self.config, self.weight_bytes)
+
     def pass_bytes(self, sequences: int, context: int) -> float:
         """The least that a pass moves: weights, keys and values once, states in and out."""
-        config = self.config
-        kv = 2 * config.layer_types.count(LayerType.FULL) * config.num_kv_heads * config.head_dim
-        states = sum(memory.states[0].nbytes for memory in self.cache.memories)
-        return self.weight_bytes + sequences * (context * kv + 2 * states)
+        return self.floors.pass_bytes(sequences, context)
 
 
 def _cells(tables: Tensor, places: Tensor) -> Tensor:

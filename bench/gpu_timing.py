@@ -100,7 +100,7 @@ def print_figures(figures: Iterable[Figure], *, commit: str) -> None:
             line = f"{figure.case:32s} {figure.value:10.2f} {figure.unit}{floor}  spread {high - low:.2f}"
             print(line, flush=True)
     finally:
-        gpu = torch.cuda.get_device_name()
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         for figure in measured:
             made = row(
                 figure.case, figure.value, figure.unit, figure.floor, figure.spread, gpu=gpu, commit=commit

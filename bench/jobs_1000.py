@@ -73,10 +73,10 @@ class Tally:
 
 
 @contextlib.asynccontextmanager
-async def worker_process(url: str, slots: int) -> AsyncGenerator[None]:
-    """One worker process with the bundled model, drained at the end."""
+async def worker_process(url: str, *flags: str) -> AsyncGenerator[None]:
+    """One worker process, with the bundled model where `flags` name none; drained at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", COMMAND, "--region", REGION, "--nats", url, "--slots", str(slots)),
+        *(sys.executable, "-c", COMMAND, "--region", REGION, "--nats", url, *flags),
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
@@ -97,7 +97,7 @@ async def run(num_jobs: int, slots: int, at_once: int) -> tuple[int, int, float]
         ]
         tally = Tally()
         await connection.subscribe(subjects.usage(REGION, TENANT, "*"), tally.take_usage)
-        async with worker_process(server.url, slots):
+        async with worker_process(server.url, "--slots", str(slots)):
             started_s = time.monotonic()
             await submit(connection, jobs, tally, at_once)
             seconds = time.monotonic() - started_s

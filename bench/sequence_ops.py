@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
+from bench.floors import BF16_FLOPS
 from bench.gpu_timing import READ_BYTES_PER_S, Figure, print_figures, time_us
 from bench.sequence_shapes import (
     CONTEXT_TOKENS,
@@ -35,8 +36,6 @@ from sparkle.kernels.qkv_write import qkv_write
 from sparkle.kernels.verify_attention import verify_attention
 
 E4M3 = torch.float8_e4m3fn
-BF16_FLOPS = 0.989e15
-"""The data sheet's dense bf16 rate."""
 PASSES = ((1, 1), (1, 16), (8, 1), (8, 8))  # sequences, tokens of each
 SCALE = HEAD_DIM**-0.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,17 +14,20 @@ from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.memory_plan import Needs, plan_memory, workspace_bytes
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Sizes
+from sparkle.engine.short_spans import GivenCount
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import ConfigError
 from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
-from sparkle.model.fp8_loader import load_fp8_weights
-from sparkle.model.fp8_weights import empty_weights, tensor_bytes
+from sparkle.model.fp8_loader import Fp8LoadReport, load_fp8_weights
+from sparkle.model.fp8_weights import Fp8DecoderWeights, empty_weights, tensor_bytes
 
 PROMPT_ROWS = (128, 256, 512, 1024)
 """Chunks of prompts that are read by a graph: up to the longest, launches would take longer than the GPU."""
 _NOWHERE = torch.device("meta")
+ReadWeights = Callable[[Path, ModelConfig, torch.device], tuple[Fp8DecoderWeights, Fp8LoadReport]]
+"""What `load_fp8_weights` does."""
 
 
 class LoadedGpu:
@@ -39,8 +43,10 @@ class LoadedGpu:
         device: torch.device,
         name: str,
         free_bytes: int,
+        read_weights: ReadWeights = load_fp8_weights,
     ) -> None:
-        """`name`: the device's, for people; `free_bytes`: what may be taken of it.
+        """`name`: the device's, for people; `free_bytes`: what may be taken of it; `read_weights`: others are
+        for measurements without a checkpoint.
 
         Raises ConfigError where the plan does not fit, before anything is loaded; CheckpointError or one of
         its kinds.
@@ -51,7 +57,7 @@ class LoadedGpu:
         self.sizes = dataclasses.replace(sizes, kv_tokens=self.plan.kv_tokens)
         watch.lap("plan_s")
         try:
-            weights, report = load_fp8_weights(directory, config, device)
+            weights, report = read_weights(directory, config, device)
             watch.lap("weights_s")
             self.cache = Fp8Cache(
                 config,
@@ -74,8 +80,11 @@ class LoadedGpu:
         watch.lap("cache_s")
         self.skipped = len(report.skipped)
 
-    def runner(self, sampler: Sampler, *, max_pages: int) -> GpuRunner:
-        """What runs passes, its graphs captured and timed; `max_pages`: the most that one request holds."""
+    def runner(self, sampler: Sampler, *, max_pages: int, given_count: GivenCount | None = None) -> GpuRunner:
+        """What runs passes, its graphs captured and timed; `max_pages`: the most that one request holds.
+
+        `given_count`: see GpuRunner.
+        """
         widths = widths_for(self.sizes.draft_tokens)
         runner = GpuRunner(
             self._decoder,
@@ -86,6 +95,7 @@ class LoadedGpu:
             widths=widths,
             prompt_rows=PROMPT_ROWS,
             helper=self._helper,
+            given_count=given_count,
         )
         if len(widths) > 1:
             # with one there is nothing to choose

@@ -12,8 +12,11 @@ import torch
 
 from sparkle.engine.assemble import assemble
 from sparkle.engine.frames import Accepted, Delta, Finished
+from sparkle.engine.loaded_cpu import LoadedCpu
 from sparkle.engine.settings import MOST_TOKENS, Device, EngineSettings, default_model
+from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import ConfigError, UnsupportedModel
+from sparkle.model.config import ModelConfig
 from sparkle.schemas.job import Job, Turn
 
 SETTINGS = EngineSettings(
@@ -56,6 +59,18 @@ def test_the_memory_plan_is_one_line_of_bytes(caplog: pytest.LogCaptureFixture) 
     assert (plan["kv_tokens"], plan["slots"], plan["device"]) == (1024, 2, "the CPU")
     # a little over the file's parameters in float32: 10 to 20 million of them
     assert 4e7 < plan["weights_bytes"] < 8e7
+
+
+def test_a_measurements_own_model_stands_in_for_the_checkpoints() -> None:
+    made: list[LoadedCpu] = []
+
+    def load(directory: Path, config: ModelConfig, settings: EngineSettings, watch: Stopwatch) -> LoadedCpu:
+        made.append(LoadedCpu(directory, config, settings.sizes(Device.CPU), watch))
+        return made[0]
+
+    assembly = assemble(default_model(), SETTINGS, load=load)
+    assert assembly.plan is made[0].plan
+    assert list(assembly.phases_s) == ["weights_s", "cache_s", "text_s", "graphs_s"]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import CheckpointError, ConfigError
-from sparkle.model.config import read_config
+from sparkle.model.config import ModelConfig, read_config
+from sparkle.model.fp8_loader import Fp8LoadReport
+from sparkle.model.fp8_weights import Fp8DecoderWeights
+from sparkle.model.random_weights import random_fp8_weights
 from sparkle.model.shapes import shape_27b
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
@@ -73,6 +76,29 @@ def test_pages_get_what_is_left() -> None:
     made = loaded(default_model(), EngineSettings(slots=2, pass_tokens=40), free_bytes=free)
     assert made.cache.kv_bytes == made.plan.kv_bytes
     assert 0 <= free - made.plan.total_bytes < made.plan.needs.page_bytes
+
+
+def test_a_measurements_own_weights_stand_in_for_the_files(tmp_path: Path) -> None:
+    asked: list[Path] = []
+
+    def read(
+        directory: Path, config: ModelConfig, device: torch.device
+    ) -> tuple[Fp8DecoderWeights, Fp8LoadReport]:
+        asked.append(directory)
+        report = Fp8LoadReport(quantised=0, skipped=("a", "b"), read_bytes=0)
+        return random_fp8_weights(config, device, 1), report
+
+    made = LoadedGpu(
+        tmp_path,
+        read_config(default_model()),
+        SETTINGS.sizes(Device.CUDA),
+        Stopwatch(),
+        device=CPU,
+        name="a GPU",
+        free_bytes=10**10,
+        read_weights=read,
+    )
+    assert (asked, made.skipped) == ([tmp_path], 2)
 
 
 def test_too_little_memory_is_refused_before_the_files_are_opened(tmp_path: Path) -> None:

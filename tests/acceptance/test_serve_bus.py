@@ -1,0 +1,31 @@
+"""The bench by way of the queue: the figures of a real worker's answers, and prompts seen by one client."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.serve import SMALL, Options, figures
+from bench.serve_bus import bus_server
+from bench.serve_load import Asked, Prompts
+from sparkle.engine.settings import default_model
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.usefixtures("nats_binary")]
+
+
+def test_figures_of_a_worker_behind_the_queue() -> None:
+    found = list(figures(Options(["cold"], SMALL, default_model(), True, [1.0])))
+    assert [figure.case for figure in found] == ["ttft_cold_300_s_bus", "answer_1x300_tok_s_bus"]
+    assert all(0 < figure.spread[0] <= figure.value for figure in found)
+
+
+def test_answers_come_in_the_loads_order() -> None:
+    prompts = Prompts(5000, seed=4)
+    # most of the model's tokens end no answer, and these were drawn: an answer may still end early
+    load = [Asked(at_s=at_s, job=prompts.job(20, most)) for at_s, most in ((0.2, 2), (0.0, 5), (0.1, 1))]
+    with bus_server("--slots", "2") as server:
+        answers = server.answer(load)
+    for asked, answered in zip(load, answers, strict=True):
+        assert 1 <= len(answered.tokens) <= asked.job.max_tokens
+        assert answered.times_s == sorted(answered.times_s)
+        assert answered.first_s > 0
+    assert len(answers[2].tokens) == 1
