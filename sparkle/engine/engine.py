@@ -26,6 +26,7 @@ from sparkle.errors import FailureCode
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import ServiceRates, classify
+from sparkle.schemas.room import no_room
 from sparkle.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -105,14 +106,9 @@ class Engine:
         A job that is already here starts again from its first token.
         """
         self.cancel(job.id)
-        left = self._limits.context_tokens - len(prompt)
-        if left < 1:
-            return _failed(
-                job.id,
-                FailureCode.TOO_LONG,
-                f"the prompt has {len(prompt)} tokens but prompt and answer together have room for "
-                f"{self._limits.context_tokens}; shorten the prompt",
-            )
+        too_long = no_room(len(prompt), self._limits.context_tokens)
+        if too_long is not None:
+            return _failed(job.id, FailureCode.TOO_LONG, too_long)
         if not prompt:
             return _failed(job.id, FailureCode.INVALID_JOB, "the prompt has no tokens; write something")
         if max(prompt) >= self._limits.vocab_size:
@@ -121,6 +117,7 @@ class Engine:
                 FailureCode.INVALID_JOB,
                 f"prompt_tokens: every id must be below {self._limits.vocab_size}, the vocabulary's size",
             )
+        left = self._limits.context_tokens - len(prompt)
         self._start(job, tuple(prompt), min(job.max_tokens, left))
         return Accepted(job=job.id, prompt_tokens=len(prompt))
 

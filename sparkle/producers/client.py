@@ -6,13 +6,14 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Self
 
-from sparkle.errors import InvalidMessage, NotConnected
+from sparkle.errors import FailureCode, InvalidMessage, JobFailed, NotConnected
 from sparkle.producers.dispatcher import Dispatcher
 from sparkle.producers.handle import Handle
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.connection import Connection
-from sparkle.schemas.job import Job
+from sparkle.schemas.job import MAX_CONTEXT_TOKENS, Job
 from sparkle.schemas.priority import classify, estimate_prompt_tokens
+from sparkle.schemas.room import no_room
 
 CountTokens = Callable[[Job], int]
 """The number of tokens of a job's prompt, from whoever has the model's tokenizer at hand."""
@@ -27,7 +28,7 @@ class Client:
         """Takes the connection over: it ends with the client."""
         self.settings = settings
         self._connection = connection
-        self._count_tokens = count_tokens or estimate_prompt_tokens
+        self._count_tokens = count_tokens
         self._dispatcher = Dispatcher(connection, settings)
         self._dispatcher.start()
         self._closed = False
@@ -43,13 +44,18 @@ class Client:
 
         Tenant and region are filled in. Submitting an id that is open in this client gives the same handle.
         Raises QueueFull, MessageTooLarge and TopologyMissing at once, InvalidMessage for another tenant or
-        region than the client's, NotConnected when the connection has ended for good. To limit the wait, set
-        the job's deadline or cancel this call: then the job is cancelled as well.
+        region than the client's, NotConnected when the connection has ended for good; JobFailed with code
+        `too_long` for a prompt of a known number of tokens, given or counted, that no model of the contract
+        has room for. To limit the wait, set the job's deadline or cancel this call: then the job is cancelled
+        as well.
         """
         if self._closed:
             raise NotConnected("the client is closed; connect anew")
         job = self._addressed(job)
-        priority = classify(self._count_tokens(job), job.max_tokens, self.settings.rates)
+        tokens = (self._count_tokens or estimate_prompt_tokens)(job)
+        if self._count_tokens is not None or job.prompt_tokens is not None:
+            _require_room(tokens)
+        priority = classify(tokens, job.max_tokens, self.settings.rates)
         return await self._dispatcher.dispatch(job, self.settings.tenant, priority)
 
     async def close(self) -> None:
@@ -74,6 +80,12 @@ class Client:
                 raise InvalidMessage(f"{name}: the job names another one than its client's, {value}")
         # both values are checked already: the settings' own check is the contract's
         return job.model_copy(update=own)
+
+
+def _require_room(prompt_tokens: int) -> None:
+    too_long = no_room(prompt_tokens, MAX_CONTEXT_TOKENS)
+    if too_long is not None:
+        raise JobFailed(FailureCode.TOO_LONG, too_long, retryable=False)
 
 
 class Connecting:

@@ -1,7 +1,7 @@
 """The checks before a job starts, in their order; a refusal is a Failure to store. Knows no engine.
 
 A job passes if its subject and its message are well-formed and agree, it has not been delivered too often,
-its deadline is ahead and its producer still wants it.
+its deadline is ahead, its prompt leaves room for an answer and its producer still wants it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from sparkle.errors import ContractError, FailureCode, UnsupportedVersion
 from sparkle.schemas.answer import Failure
 from sparkle.schemas.codec import decode
 from sparkle.schemas.job import Job
+from sparkle.schemas.room import no_room
 from sparkle.schemas.subjects import JobAddress
 
 
@@ -56,6 +57,15 @@ def check_deadline(job: Job, address: JobAddress, attempt: int, now_s: float) ->
         FailureCode.DEADLINE_EXCEEDED,
         f"the deadline passed {late_ms} ms before the job started",
     )
+
+
+def check_length(job: Job, address: JobAddress, attempt: int, context_tokens: int) -> Failure | None:
+    """Refuse token ids that leave no room for an answer; of text the engine alone knows how long it is.
+
+    `context_tokens`: the longest prompt and answer together that the engine has room for.
+    """
+    too_long = no_room(len(job.prompt_tokens or ()), context_tokens)
+    return None if too_long is None else refusal(address, attempt, FailureCode.TOO_LONG, too_long)
 
 
 def refusal(address: JobAddress, attempt: int, code: FailureCode, message: str) -> Failure:

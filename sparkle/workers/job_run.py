@@ -19,7 +19,7 @@ from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.admission import check_attempt, check_deadline, read_job, refusal
+from sparkle.workers.admission import check_attempt, check_deadline, check_length, read_job, refusal
 from sparkle.workers.answer import AnswerSoFar
 from sparkle.workers.coalesce import Coalescer
 from sparkle.workers.ending import store_end, usage_record
@@ -99,8 +99,10 @@ class JobRun:
         job = read_job(self._lease.payload, address, attempt)
         if isinstance(job, Failure):
             return job
-        refused = check_attempt(address, attempt, self._station.settings.max_deliveries) or check_deadline(
-            job, address, attempt, time.time()
+        refused = (
+            check_attempt(address, attempt, self._station.settings.max_deliveries)
+            or check_deadline(job, address, attempt, time.time())
+            or check_length(job, address, attempt, self._station.engine.ready.max_context_tokens)
         )
         if refused is not None:
             return refused

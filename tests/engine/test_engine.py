@@ -144,7 +144,8 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(tokenizer:
     refused = built.submit(job(), [1] * CONTEXT)
     assert isinstance(refused, Failed)
     assert refused.code is FailureCode.TOO_LONG
-    assert f"{CONTEXT} tokens" in refused.message
+    assert f"has {CONTEXT} tokens" in refused.message
+    assert f"room for {CONTEXT}" in refused.message
     assert not refused.retryable
     assert not built.engine.has_work
     assert isinstance(built.submit(job(), [1] * (CONTEXT - 1)), Accepted)

@@ -175,6 +175,20 @@ async def test_an_engines_failure_is_the_jobs_end(producer: Producer, nats_serve
     assert (failure.code, failure.message, failure.retryable) == (FailureCode.TOO_LONG, "as scripted", False)
 
 
+async def test_token_ids_without_room_for_an_answer_never_reach_the_engine(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    # the stand-in would answer it: it has room for 4,096 tokens, and does not look
+    async with at_work(nats_server.url):
+        failure = await (await producer.submit(make_job(prompt=None, prompt_tokens=[1] * 4096))).failure()
+        fits = await (await producer.submit(make_job(prompt=None, prompt_tokens=[1] * 4095))).result()
+        await producer.until_empty()
+    assert (failure.code, failure.retryable) == (FailureCode.TOO_LONG, False)
+    assert "has 4096 tokens" in failure.message
+    assert "room for 4096" in failure.message
+    assert fits.tokens
+
+
 async def test_an_engine_that_leaves_out_a_token_fails_the_job(
     producer: Producer, nats_server: LocalServer
 ) -> None:

@@ -237,6 +237,29 @@ async def test_a_job_over_the_limit_is_told_at_once_and_the_client_goes_on(
     assert await (await client.submit(job())).text() == "abcde"
 
 
+async def test_a_prompt_without_room_for_an_answer_is_refused_before_it_is_sent(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    longest = [7] * 262_144
+    counted = sparkle.connect(
+        nats_server.url, region="local", tenant="acme", count_tokens=lambda job: 262_143 + job.max_tokens
+    )
+    async with counted as client:
+        for asked in (Job(prompt="of 262,144 tokens", max_tokens=1), Job(prompt="of more", max_tokens=9)):
+            tokens = 262_143 + asked.max_tokens
+            with pytest.raises(JobFailed, match=f"has {tokens} tokens .* room for 262144") as caught:
+                await client.submit(asked)
+            assert (caught.value.code, caught.value.retryable) == (FailureCode.TOO_LONG, False)
+    async with sparkle.connect(nats_server.url, region="local", tenant="acme") as client:
+        with pytest.raises(JobFailed, match=r"has 262144 tokens .* room for 262144"):
+            await client.submit(Job(prompt_tokens=longest))
+        assert sum(row.waiting for row in await read_classes(connection, "local")) == 0
+        await client.submit(Job(prompt_tokens=longest[1:]))
+        # an estimate refuses nothing
+        await client.submit(Job(prompt="a" * 4 * 262_144))
+        assert sum(row.waiting for row in await read_classes(connection, "local")) == 2
+
+
 async def test_a_job_of_another_tenant_or_region_is_refused(client: Client) -> None:
     for field in ("tenant", "region"):
         with pytest.raises(InvalidMessage, match=f"{field}: the job names another one"):

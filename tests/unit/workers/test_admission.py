@@ -12,7 +12,7 @@ from sparkle.schemas.job import Job
 from sparkle.schemas.packing import pack, unpack
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.admission import check_attempt, check_deadline, read_job, refusal
+from sparkle.workers.admission import check_attempt, check_deadline, check_length, read_job, refusal
 
 SECRET = "the-secret-prompt"
 JOB = Job(prompt=SECRET, tenant="acme", region="eu", deadline_ms=10_000)
@@ -75,6 +75,28 @@ def test_a_deadline_counts_to_the_millisecond() -> None:
     assert refused.code is FailureCode.DEADLINE_EXCEEDED
     assert refused.message == "the deadline passed 250 ms before the job started"
     assert check_deadline(JOB.evolve(deadline_ms=None), ADDRESS, 1, 1e9) is None
+
+
+def test_token_ids_must_leave_room_for_an_answer() -> None:
+    ids = JOB.evolve(prompt=None, prompt_tokens=[7] * 64)
+    assert check_length(ids, ADDRESS, 2, 65) is None
+    refused = check_length(ids, ADDRESS, 2, 64)
+    assert refused is not None
+    assert (refused.code, refused.attempt, refused.retryable) == (FailureCode.TOO_LONG, 2, False)
+    assert "has 64 tokens" in refused.message
+    assert "room for 64" in refused.message
+    # of text only the engine knows the length
+    assert check_length(JOB.evolve(prompt="a" * 1000), ADDRESS, 2, 64) is None
+
+
+def test_more_token_ids_than_any_context_are_refused_with_both_numbers() -> None:
+    fields = unpack(encode(JOB.evolve(prompt=None, prompt_tokens=[7])))
+    refused = read_job(pack({**fields, "prompt_tokens": [7] * 262_145}), ADDRESS, 1)
+    assert isinstance(refused, Failure)
+    assert refused.code is FailureCode.INVALID_JOB
+    assert refused.message.startswith("prompt_tokens: ")
+    assert "262144" in refused.message
+    assert "262145" in refused.message
 
 
 def test_a_refusal_is_cut_to_what_a_failure_holds() -> None:
