@@ -28,6 +28,8 @@ from sparkle.model.shapes import bundled_checkpoint, bundled_draft_model
 
 WIDTHS = (1, 3, 7, 11, 15)
 """Tokens of a draft."""
+DEFAULT = ("mtp", WIDTHS[-1])
+"""The engine's own choice: the rows without a proposer's name."""
 
 
 class Guesser(Protocol):
@@ -175,10 +177,11 @@ def main() -> None:
                 kept = [count_kept(answer, make(answer), width) for answer in answers]
                 mean = sum(one.tokens for one in kept) / sum(one.passes for one in kept)
                 spread = min(one.per_pass for one in kept), max(one.per_pass for one in kept)
-                case = f"tiny_kept_{kind}_{name}_{width}"
-                print(f"{case:40} {mean:6.2f}  {spread[0]:.2f} to {spread[1]:.2f}", flush=True)
-                if arguments.keep:
-                    record(case, mean, "tokens", None, spread, file="drafting")
+                case = f"tiny_kept_{kind}"
+                for title in (f"{case}_{name}_{width}", *[case] * ((name, width) == DEFAULT)):
+                    print(f"{title:40} {mean:6.2f}  {spread[0]:.2f} to {spread[1]:.2f}", flush=True)
+                    if arguments.keep:
+                        record(title, mean, "tokens", None, spread, file="drafting")
 
 
 if __name__ == "__main__":

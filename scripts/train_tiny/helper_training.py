@@ -1,12 +1,14 @@
 """Teaches both helpers on the same answered chats. Knows nothing of files.
 
 Every place of an answer may be an anchor, the last token known: of what follows it a helper guesses some.
+Anchors go through the answers as passes do, each next one where the last one's guesses ended: drafts begin
+behind what could not be guessed, where guessing is hardest.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from scripts.train_tiny.dimensions import Dimensions
 from scripts.train_tiny.draft_head import DraftHead
 from scripts.train_tiny.model import TinyModel
 from scripts.train_tiny.optimiser import Optimiser, schedule
+from scripts.train_tiny.replayed import Replayed
 from scripts.train_tiny.stepping import Answered
 
 _HELD_OUT_EVERY = 50
@@ -29,7 +32,7 @@ _ROW_FADE = 7.0
 class HelperSettings:
     """How much to train the helpers."""
 
-    chats: int = 4096
+    chats: int = 8192
     """Chats that the model answers."""
     abreast: int = 2048
     """Chats that it answers at once."""
@@ -37,19 +40,19 @@ class HelperSettings:
     """Longest answer."""
     rows: int = 64
     """Chats a step."""
-    head_steps: int = 200
+    head_steps: int = 650
     """Optimiser steps of the MTP head."""
     head_anchors: int = 32
     """Places in a chat that a chain starts at, each step."""
     head_chain: int = 7
     """Guesses of a chain."""
-    block_steps: int = 150
+    block_steps: int = 3050
     """Optimiser steps of the block draft model."""
     block_anchors: int = 16
     """Blocks in a chat, each step."""
     seed: int = 20261130
     """Of chats, weights and order."""
-    log_every: int = 50
+    log_every: int = 300
     """Steps between two looks at the held-out chats."""
 
 
@@ -71,7 +74,7 @@ class Helpers:
 
     def __init__(self, model: TinyModel, groups: list[Answered], settings: HelperSettings) -> None:
         self._model = model
-        self._groups = groups
+        self._groups = [_with_room(group) for group in groups]
         self._settings = settings
         self._device = model.embed_tokens.weight.device
         self._dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
@@ -98,18 +101,33 @@ class Helpers:
 
     def _train(self, helper: nn.Module, ask: Ask, steps: int, anchors: int) -> list[dict[str, float]]:
         optimiser = Optimiser(helper)
+        factor = torch.zeros((), device=self._device)
+        rows = torch.zeros(self._settings.rows, dtype=torch.int64, device=self._device)
+
+        def learn_from(group: Answered) -> Replayed:
+            places = draw_anchors(group, anchors)
+
+            def step() -> None:
+                chats = _take(group, rows)
+                guesses = ask(chats, places[rows])
+                torch.autograd.backward(guesses.loss)
+                torch.nn.utils.clip_grad_norm_(helper.parameters(), 1.0)
+                optimiser.step(factor)
+                places[rows] = next_anchors(chats, places[rows], guesses)
+
+            return Replayed(step, self._device)
+
+        learn = [learn_from(group) for group in self._groups]
         curve: list[dict[str, float]] = []
-        batches = self._batches()
         started = time.monotonic()
         for step in range(steps):
-            chats = next(batches)
-            guesses = ask(chats, _draw_anchors(chats, anchors))
-            torch.autograd.backward(guesses.loss)
-            torch.nn.utils.clip_grad_norm_(helper.parameters(), 1.0)
-            optimiser.step(schedule(step, steps))
+            group = self._draw_group()
+            rows.copy_(self._draw_rows(len(self._groups[group].lengths)))
+            factor.fill_(schedule(step, steps))
+            learn[group]()
             if (step + 1) % self._settings.log_every == 0 or step + 1 == steps:
-                seconds = round(time.monotonic() - started, 1)
-                curve.append({"step": step + 1, "seconds": seconds, **self._look(ask, anchors)})
+                look = self._look(ask, anchors)
+                curve.append({"step": step + 1, "seconds": round(time.monotonic() - started, 1), **look})
                 print(type(helper).__name__, json.dumps(curve[-1]), flush=True)
         return curve
 
@@ -120,23 +138,23 @@ class Helpers:
         for group in self._groups:
             rows = torch.arange(0, len(group.lengths), _HELD_OUT_EVERY, device=self._device)
             chats = _take(group, rows)
-            guesses = ask(chats, _draw_anchors(chats, anchors))
+            guesses = ask(chats, draw_anchors(chats, anchors))
             losses.append(guesses.loss)
-            # the model's own token comes on top of the right guesses in front
-            leading = (guesses.right & guesses.counted).long().cumprod(-1).sum(-1) + 1
-            kept.append(leading[guesses.counted[..., 0]].float())
+            kept.append(_kept(guesses)[guesses.counted[..., 0]].float())
         loss, mean = torch.stack(losses).mean(), torch.cat(kept).mean()
         return {"loss": round(loss.item(), 4), "kept": round(mean.item(), 3)}
 
-    def _batches(self) -> Iterator[Answered]:
-        """Chats of one group at a time, groups by the tokens of their answers."""
+    def _draw_group(self) -> int:
+        """One group, by the tokens of its answers."""
         sizes = np.array([float((group.lengths - group.prompts).sum()) for group in self._groups])
-        while True:
-            group = self._groups[self._rng.choice(len(sizes), p=sizes / sizes.sum())]
-            rows = self._rng.integers(0, len(group.lengths), self._settings.rows)
-            # what is held out gives its place to its neighbour
-            rows += rows % _HELD_OUT_EVERY == 0
-            yield _take(group, torch.from_numpy(rows.clip(max=len(group.lengths) - 1)).to(self._device))
+        return int(self._rng.choice(len(sizes), p=sizes / sizes.sum()))
+
+    def _draw_rows(self, chats: int) -> Tensor:
+        """A step's rows of a group of so many chats."""
+        rows = self._rng.integers(0, chats, self._settings.rows)
+        # what is held out gives its place to its neighbour
+        rows += rows % _HELD_OUT_EVERY == 0
+        return torch.from_numpy(rows.clip(max=chats - 1))
 
     def _ask_head(self, head: DraftHead, chats: Answered, anchors: Tensor) -> Guesses:
         steps = self._settings.head_chain
@@ -183,24 +201,40 @@ class Helpers:
         )
 
 
-def _take(group: Answered, rows: Tensor) -> Answered:
-    """Some chats of a group, with room behind the longest for any draft."""
-    lengths = group.lengths[rows]
-    longest, room = int(lengths.max()), BlockSizes().block_size
-    tokens, taps = group.tokens[rows, :longest], group.taps[rows, :longest]
-    return Answered(
-        tokens=F.pad(tokens, (0, room)),
-        prompts=group.prompts[rows],
-        lengths=lengths,
-        taps=F.pad(taps, (0, 0, 0, room)),
-    )
-
-
-def _draw_anchors(chats: Answered, count: int) -> Tensor:
+def draw_anchors(chats: Answered, count: int) -> Tensor:
     """Places of `count` tokens of each answer, all but its last: int64 [B, count]."""
     chance = torch.rand(len(chats.lengths), count, device=chats.lengths.device)
     choices = (chats.lengths - 1 - chats.prompts).clamp(min=1)
     return chats.prompts[:, None] + (chance * choices[:, None]).long()
+
+
+def next_anchors(chats: Answered, anchors: Tensor, guesses: Guesses) -> Tensor:
+    """Where the passes behind these ones begin, int64 [B, A]; anywhere in the answer where it is over."""
+    reached = anchors + _kept(guesses)
+    return torch.where(reached < chats.lengths[:, None] - 1, reached, draw_anchors(chats, anchors.shape[1]))
+
+
+def _kept(guesses: Guesses) -> Tensor:
+    """Tokens that passes keep, int64 [B, A]: the model's own comes on top of the right guesses in front."""
+    return (guesses.right & guesses.counted).long().cumprod(-1).sum(-1) + 1
+
+
+def _with_room(group: Answered) -> Answered:
+    """The same chats with room for a draft behind the longest, of whole 64 tokens."""
+    longest = group.tokens.shape[1]
+    room = BlockSizes().block_size
+    room += -(longest + room) % 64
+    return replace(group, tokens=F.pad(group.tokens, (0, room)), taps=F.pad(group.taps, (0, 0, 0, room)))
+
+
+def _take(group: Answered, rows: Tensor) -> Answered:
+    """Some chats of a group."""
+    return Answered(
+        tokens=group.tokens[rows],
+        prompts=group.prompts[rows],
+        lengths=group.lengths[rows],
+        taps=group.taps[rows],
+    )
 
 
 def _behind(anchors: Tensor, count: int) -> Tensor:

@@ -18,7 +18,7 @@ _SMALL_RATE = 2e-3
 
 
 class Optimiser:
-    """Steps a model's parameters; the caller gives the schedule's factor."""
+    """Steps a model's parameters; the caller gives the schedule's factor. May be captured in a CUDA graph."""
 
     def __init__(self, model: nn.Module) -> None:
         named = list(model.named_parameters())
@@ -34,6 +34,7 @@ class Optimiser:
             [
                 {
                     "params": [parameter],
+                    "lr": torch.zeros((), device=parameter.device),
                     "rate": rates.get(name, _SMALL_RATE),
                     "weight_decay": 0.01 if name in rates else 0.0,
                 }
@@ -42,13 +43,14 @@ class Optimiser:
             ],
             betas=(0.9, 0.95),
             eps=1e-10,
+            capturable=next(model.parameters()).is_cuda,
         )
 
     @torch.no_grad()
-    def step(self, factor: float) -> None:
-        """One step with all learning rates times `factor`; clears the gradients."""
+    def step(self, factor: float | Tensor) -> None:
+        """One step with all learning rates times `factor`, a number or a tensor; clears the gradients."""
         for group in self._adam.param_groups:
-            group["lr"] = group["rate"] * factor
+            group["lr"].fill_(group["rate"] * factor)
         self._adam.step()
         for parameters, momentum in zip(self._groups, self._momenta, strict=True):
             gradient = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])

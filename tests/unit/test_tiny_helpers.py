@@ -17,10 +17,11 @@ from scripts.train_tiny.checkpoint import load_weights as load_trained
 from scripts.train_tiny.dimensions import Dimensions
 from scripts.train_tiny.draft_head import DraftHead
 from scripts.train_tiny.helper_files import save_block_draft, save_head
-from scripts.train_tiny.helper_training import Helpers, HelperSettings
+from scripts.train_tiny.helper_training import Guesses, Helpers, HelperSettings, next_anchors
 from scripts.train_tiny.model import TinyModel, set_weights
 from scripts.train_tiny.questions import draw_questions, load_questions
-from scripts.train_tiny.stepping import answer, draw_tokens
+from scripts.train_tiny.replayed import Replayed
+from scripts.train_tiny.stepping import Answered, answer, draw_tokens
 from scripts.train_tiny.vocabulary import token_id
 from sparkle.model.config import read_config
 from sparkle.model.dflash import DFlash
@@ -201,6 +202,31 @@ def test_both_helpers_learn_what_the_bundled_model_says() -> None:
     blind = math.log(Dimensions().vocab_size)
     assert helpers.train_head()[1][-1]["loss"] < 0.95 * blind
     assert helpers.train_block()[1][-1]["loss"] < 0.95 * 2 * blind
+
+
+def test_anchors_go_on_where_the_guesses_ended() -> None:
+    torch.manual_seed(10)  # pyright: ignore[reportUnknownMemberType]  (torch leaves it half typed)
+    chats = Answered(
+        tokens=torch.zeros(1, 40, dtype=torch.int64),
+        prompts=torch.tensor([10]),
+        lengths=torch.tensor([30]),
+        taps=torch.zeros(1, 40, 1),
+    )
+    right = torch.tensor([[[True, True, False], [False, True, True], [True, True, True], [True, True, True]]])
+    counted = torch.tensor([[[True] * 3, [True] * 3, [True] * 3, [True, False, False]]])
+    guesses = Guesses(loss=torch.tensor(0.0), right=right, counted=counted)
+    found = whole(next_anchors(chats, torch.tensor([[12, 12, 12, 28]]), guesses)[0])
+    # two right and the model's own; its own alone; all and its own; the answer is over, so anywhere in it
+    assert found[:3] == [15, 13, 16]
+    assert found[3] in range(10, 29)
+
+
+def test_on_a_cpu_a_step_is_run_each_time() -> None:
+    calls: list[int] = []
+    step = Replayed(lambda: calls.append(len(calls)), torch.device("cpu"))
+    for _ in range(3):
+        step()
+    assert calls == [0, 1, 2]
 
 
 def whole(values: Tensor) -> list[int]:

@@ -36,7 +36,7 @@ def test_the_known_verdicts_are_the_models_likeliest(answerer: Answerer, verdict
 
 @pytest.mark.parametrize(
     ("name", "width", "least"),
-    [("mtp", 1, 1.85), ("mtp", 3, 3.3), ("mtp", 15, 8.5), ("dflash2", 3, 2.2), ("dflash2", 15, 2.7)],
+    [("mtp", 1, 1.9), ("mtp", 3, 3.7), ("mtp", 15, 13.0), ("dflash2", 3, 3.7), ("dflash2", 15, 12.5)],
 )
 def test_a_helper_keeps_what_it_was_measured_to_keep(
     answerer: Answerer, verdicts: list[Answer], name: str, width: int, least: float
