@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from sparkle.engine.draft_count import DraftCount
@@ -39,21 +41,22 @@ class AnswerFrames:
         """The tokens added next come of a pass with a draft; `sources`: of each of it who guessed it."""
         self._drafts.checked(sources)
 
-    def add(self, drawn: Drawn, *, guessed: bool = False) -> Delta:
-        """The next token and the text that became final with it. A stop token adds no text.
+    def add(self, drawn: Sequence[Drawn], *, guessed: Sequence[bool]) -> list[Delta]:
+        """The next tokens and the text that became final with them, a delta for each run of one channel.
 
-        `guessed`: the draft of this pass had it.
+        `guessed`: of each token whether the draft of this pass had it. A stop token adds no text. What stands
+        behind a stop string is left out.
         """
-        if guessed:
-            self._drafts.accepted_one()
-        channel = self._text.channel
-        pieces = [] if drawn.token in self._stop_tokens else self._text.push(drawn.token)
-        logprobs: list[list[Any]] | None = None
-        if self._wants_logprobs:
-            logprobs = [[drawn.logprob, [list(pair) for pair in drawn.top]]]
-        delta = self._delta([drawn.token], "".join(piece.text for piece in pieces), channel, logprobs)
-        self._num_tokens += 1
-        return delta
+        told: list[tuple[Channel, Drawn, str]] = []
+        for one, was_guessed in zip(drawn, guessed, strict=True):
+            if was_guessed:
+                self._drafts.accepted_one()
+            channel = self._text.channel
+            pieces = [] if one.token in self._stop_tokens else self._text.push(one.token)
+            told.append((channel, one, "".join(piece.text for piece in pieces)))
+            if self._text.stopped:
+                break
+        return [self._told(channel, list(run)) for channel, run in groupby(told, itemgetter(0))]
 
     def end(self, reason: FinishReason) -> list[Delta | Finished]:
         """What was held back of the text, and the end."""
@@ -69,14 +72,23 @@ class AnswerFrames:
         )
         return [*deltas, finished]
 
+    def _told(self, channel: Channel, run: Sequence[tuple[Channel, Drawn, str]]) -> Delta:
+        logprobs: list[list[Any]] | None = None
+        if self._wants_logprobs:
+            logprobs = [[one.logprob, [list(pair) for pair in one.top]] for _, one, _ in run]
+        return self._delta(
+            [one.token for _, one, _ in run], "".join(text for _, _, text in run), channel, logprobs
+        )
+
     def _delta(
         self, tokens: list[int], text: str, channel: Channel, logprobs: list[list[Any]] | None
     ) -> Delta:
-        start = self._written[channel]
+        first, start = self._num_tokens, self._written[channel]
+        self._num_tokens += len(tokens)
         self._written[channel] += len(text)
         return Delta(
             job=self._job,
-            first_index=self._num_tokens,
+            first_index=first,
             tokens=tokens,
             text=text,
             text_start=start,

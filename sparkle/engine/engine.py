@@ -191,12 +191,9 @@ class Engine:
         """What came of one request in one pass."""
         frames: list[Frame] = []
         try:
-            for one in written:
-                frames += self._frames(job_id, one)
-                if job_id not in self._answers:
-                    # what follows a stop string is no part of the answer
-                    return frames
-            self._drafts.add(job_id, [one.drawn.token for one in written])
+            frames += self._frames(job_id, written)
+            if job_id in self._answers:
+                self._drafts.add(job_id, [one.drawn.token for one in written])
         # one job's text must not end the others' answers; what it was is told without its content
         except Exception as error:  # noqa: BLE001
             log.error(
@@ -207,13 +204,13 @@ class Engine:
             frames.append(_failed(job_id, FailureCode.ENGINE_ERROR, reason))
         return frames
 
-    def _frames(self, job_id: str, written: Written) -> list[Frame]:
+    def _frames(self, job_id: str, written: Sequence[Written]) -> list[Frame]:
         answer = self._answers[job_id]
-        frames: list[Frame] = [answer.add(written.drawn, guessed=written.guessed)]
-        finish = written.finish
+        drawn, guessed = [one.drawn for one in written], [one.guessed for one in written]
+        frames: list[Frame] = [*answer.add(drawn, guessed=guessed)]
+        finish = written[-1].finish
         if answer.stopped:
-            if finish is None:
-                self._scheduler.finish(job_id, FinishReason.STOP)
+            self._scheduler.finish(job_id, FinishReason.STOP)
             # a stop string that is complete with the last token allowed is still the reason
             finish = FinishReason.STOP
         if finish is not None:
