@@ -6,9 +6,9 @@ from collections import deque
 from enum import StrEnum
 
 from sparkle.engine.pages import PagePool
-from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
+from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.request import Request, RequestState
-from sparkle.engine.scheduler import Written
+from sparkle.engine.scheduler import Drafts, Written, no_drafts
 from sparkle.engine.slots import SlotPool
 from sparkle.schemas.answer import FinishReason
 
@@ -43,15 +43,16 @@ class FirstCome:
         """The last in the line."""
         self._waiting.append(request)
 
-    def schedule(self, _now_s: float) -> PassPlan:
+    def schedule(self, _now_s: float, drafts: Drafts = no_drafts) -> PassPlan:
         """The next pass, whatever the time."""
         self._admit()
         reading = [one for one in self._running.values() if one.state is RequestState.READING]
         decoding = [one for one in self._running.values() if one.state is RequestState.DECODING]
         if reading and self._reading is Reading.ALONE:
             decoding = []
-        spans = [_span(one, (one.answer[-1],)) for one in decoding]
-        budget = self._pass_tokens - len(spans)
+        chosen = drafts({one.id: _draft_room(one) for one in decoding})
+        spans = [_span(one, (one.answer[-1],), chosen.get(one.id, ())) for one in decoding]
+        budget = self._pass_tokens - sum(len(span.tokens) for span in spans)
         for one in reading:
             tokens = one.prompt[one.computed : one.computed + budget]
             if tokens:
@@ -62,9 +63,15 @@ class FirstCome:
 
     def apply(self, result: PassResult) -> list[Written]:
         """Take the result of the pass planned last; one event for each token."""
+        drawn = result.by_request
+        events: list[Written] = []
         for span in self._in_flight:
-            self._running[span.request].computed += len(span.tokens)
-        return [Written(drawn=one, finish=self._write(one)) for one in result.drawn]
+            tokens = drawn.get(span.request, [])
+            # rows of wrong guesses do not stay
+            stay = len(tokens) if span.draft else len(span.tokens)
+            self._running[span.request].computed += stay
+            events += [Written(drawn=one, finish=self._write(one)) for one in tokens]
+        return events
 
     def _admit(self) -> None:
         while self._waiting and self._slots.num_free:
@@ -91,14 +98,19 @@ class FirstCome:
         return reason
 
 
-def _span(request: Request, tokens: tuple[int, ...]) -> Span:
+def _draft_room(request: Request) -> int:
+    return min(MAX_DRAFT_TOKENS, request.max_answer_tokens - len(request.answer) - 1)
+
+
+def _span(request: Request, tokens: tuple[int, ...], draft: tuple[int, ...] = ()) -> Span:
     assert request.slot is not None
     return Span(
         request=request.id,
         slot=request.slot,
         start=request.computed,
-        tokens=tokens,
+        tokens=(*tokens, *draft),
         pages=request.pages,
         draws=request.computed + len(tokens) >= len(request.prompt),
         fresh=request.computed == 0,
+        draft=draft,
     )

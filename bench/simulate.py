@@ -1,13 +1,14 @@
 """Replays arrivals against the scheduler and against the peers' orders, in simulated time on an H200.
 
-    python -m bench.simulate [--load soar | --trace FILE] [--faster 2] [--gpus 2] [--pass-tokens 2048]
-    python -m bench.simulate --record
+    python -m bench.simulate [--load soar | --trace FILE] [--kept 5] [--faster 2] [--gpus 2]
+    python -m bench.simulate --kept 3 --record
     python -m bench.simulate --load soar --faster 8 --plan p0=2 p2=16
 
-All orders run the same passes, in the time of `pass_times`, with the same slots and memory, one token an
-answer and pass: what differs is who goes first, and how much is read at once. For each class of jobs: seconds
-to the first token, to the last one, and the longest between two of an answer, medians over the seeds. With
-`--plan`: the fewest GPUs on which 95 % of each class have their first token within so many seconds.
+All orders run the same passes, in the time of `pass_times`, with the same slots and memory, and drafts: with
+seven guesses a pass writes `--kept` tokens an answer. What differs is who goes first, and how much is read at
+once. For each class of jobs: seconds to the first token, to the last one, and the longest between two of an
+answer, medians over the seeds. With `--plan`: the fewest GPUs on which 95 % of each class have their first
+token within so many seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bench.arrivals import LOADS, Arrival, faster, given
 from bench.first_come import FirstCome, Reading
 from bench.pass_times import fitted, latest
 from bench.record import RESULTS, record
+from bench.simulated_drafts import GUESSES, SimulatedDrafts, no_guesses
 from bench.simulated_gpu import PassMs, Planner, Served, percentile, replay
 from sparkle.engine.scheduler import Scheduler
 from sparkle.engine.settings import GPU_PASS_TOKENS
@@ -48,12 +50,15 @@ Classes = dict[PriorityClass, list[Served]]
 def orders(pass_tokens: int) -> dict[str, Callable[[], Planner]]:
     """What is compared, by name.
 
-    `first_come` has the scheduler's budget of rows, `pass_tokens`, without its order. The peers serve who
-    came first; vLLM reads prompts beside answers, SGLang in passes of their own.
+    `first_come` has the scheduler's budget of rows, `pass_tokens`, without its order. The peers serve
+    who came first; vLLM reads prompts beside answers, SGLang in passes of their own.
     """
     return {
         "sparkle": lambda: Scheduler(
-            num_slots=SLOTS, num_pages=NUM_PAGES, page_tokens=PAGE_TOKENS, pass_tokens=pass_tokens
+            num_slots=SLOTS,
+            num_pages=NUM_PAGES,
+            page_tokens=PAGE_TOKENS,
+            pass_tokens=pass_tokens,
         ),
         "first_come": lambda: _first_come(pass_tokens, Reading.BESIDE),
         "vllm": lambda: _first_come(VLLM_PASS_TOKENS, Reading.BESIDE),
@@ -87,11 +92,12 @@ def gpus_needed(
     planner: Callable[[], Planner],
     pass_ms: PassMs,
     targets_s: Mapping[PriorityClass, float],
+    drafts: Callable[[], SimulatedDrafts] = no_guesses,
 ) -> int | None:
     """The fewest GPUs on which each class's first tokens are in time; None where MOST_GPUS are too few."""
 
     def enough(gpus: int) -> bool:
-        classes = by_class(replay(arrivals, planner, pass_ms, gpus=gpus))
+        classes = by_class(replay(arrivals, planner, pass_ms, drafts, gpus=gpus))
         return all(
             percentile([job.waited_s for job in classes[name]], TAIL_PERCENT) <= target_s
             for name, target_s in targets_s.items()
@@ -158,6 +164,12 @@ def _options() -> argparse.Namespace:
     what.add_argument("--trace", type=Path, help="a file of JSON lines, as bench.arrivals has it")
     parser.add_argument("--faster", type=float, default=1.0, help="arrivals so many times as often")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument(
+        "--kept",
+        type=float,
+        default=1.0,
+        help=f"tokens that a pass with {GUESSES} guesses writes of an answer",
+    )
     parser.add_argument("--pass-tokens", type=int, default=GPU_PASS_TOKENS, help="sparkle's rows of a pass")
     parser.add_argument("--plan", nargs="+", metavar="CLASS=SECONDS", help="count GPUs instead")
     parser.add_argument("--record", action="store_true", help="append the rows to bench/results")
@@ -171,21 +183,26 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """Simulate and print."""
     options = _options()
-    pass_ms = fitted(latest(RESULTS / "engine.jsonl", RESULTS / "sequence_ops.jsonl")).ms
+    files = (RESULTS / f"{name}.jsonl" for name in ("engine", "sequence_ops", "dense_ops"))
+    times = fitted(latest(*files))
+
+    def drafts() -> SimulatedDrafts:
+        return SimulatedDrafts(options.kept, lambda count, width: times.graph_ms(count, count * width))
+
     for name, rounds in _traces(options).items():
         titles = [f"{what}_p{percent}" for what in MEASURED for percent in PERCENTS]
         print(f"\n{name:14}" + ("GPUs" if options.plan else "".join(f"{title:>11}" for title in titles)))
         for order, planner in orders(options.pass_tokens).items():
             if options.plan:
-                needed = gpus_needed(rounds[0], planner, pass_ms, targets(options.plan))
+                needed = gpus_needed(rounds[0], planner, times.ms, targets(options.plan), drafts)
                 print(f"{order:14}{needed or 'none'}", flush=True)
                 continue
             found = figures(
-                [by_class(replay(trace, planner, pass_ms, gpus=options.gpus)) for trace in rounds]
+                [by_class(replay(trace, planner, times.ms, drafts, gpus=options.gpus)) for trace in rounds]
             )
             print_table(order, found)
             if options.record:
-                keep(name, order, found)
+                keep(f"kept{options.kept:g}_{name}", order, found)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.arrivals import Arrival
-from sparkle.engine.plan import Drawn, PassPlan, PassResult
+from bench.simulated_drafts import GUESS, SimulatedDrafts, no_guesses
+from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
 from sparkle.engine.request import Request
-from sparkle.engine.scheduler import Written
+from sparkle.engine.scheduler import Drafts, Written
 
 PassMs = Callable[[PassPlan], float]
 """Milliseconds that a pass takes."""
-GO_ON, STOP = 0, 1
+GO_ON, STOP = GUESS, 1
 """Tokens of every answer: the last one ends it."""
 
 
@@ -34,7 +35,7 @@ class Planner(Protocol):
         """A new request waits."""
         ...
 
-    def schedule(self, now_s: float, /) -> PassPlan:
+    def schedule(self, now_s: float, drafts: Drafts, /) -> PassPlan:
         """The next pass, planned at this moment."""
         ...
 
@@ -78,9 +79,10 @@ class Served:
 class SimulatedGpu:
     """One planner and its time."""
 
-    def __init__(self, planner: Planner, pass_ms: PassMs) -> None:
+    def __init__(self, planner: Planner, pass_ms: PassMs, drafts: SimulatedDrafts) -> None:
         self._planner = planner
         self._pass_ms = pass_ms
+        self._drafts = drafts
         self._now_s = 0.0
         self._jobs: dict[str, Served] = {}
 
@@ -111,30 +113,34 @@ class SimulatedGpu:
             self._pass()
 
     def _pass(self) -> None:
-        plan = self._planner.schedule(self._now_s)
+        plan = self._planner.schedule(self._now_s, self._drafts.choose)
         assert plan.spans, "there is work, but the plan is empty"
         self._now_s += self._pass_ms(plan) / 1e3
-        drawn = tuple(self._draw(span.request) for span in plan.spans if span.draws)
+        drawn = tuple(one for span in plan.spans if span.draws for one in self._draw(span))
         for event in self._planner.apply(PassResult(drawn=drawn)):
             self._jobs[event.drawn.request].write(self._now_s)
             if event.finish is not None:
                 del self._jobs[event.drawn.request]
 
-    def _draw(self, request: str) -> Drawn:
-        job = self._jobs[request]
-        ends = job.written_tokens + 1 == job.arrival.answer_tokens
-        return Drawn(request=request, token=STOP if ends else GO_ON)
+    def _draw(self, span: Span) -> list[Drawn]:
+        """A token, and one more for each right guess, up to the answer's end."""
+        job = self._jobs[span.request]
+        left = job.arrival.answer_tokens - job.written_tokens
+        count = min(1 + self._drafts.right(len(span.draft)), left)
+        tokens = [GO_ON] * (count - 1) + [STOP if count == left else GO_ON]
+        return [Drawn(request=span.request, token=token) for token in tokens]
 
 
 def replay(
     arrivals: Iterable[Arrival],
     planner: Callable[[], Planner],
     pass_ms: PassMs,
+    drafts: Callable[[], SimulatedDrafts] = no_guesses,
     *,
     gpus: int = 1,
 ) -> list[Served]:
     """What became of each job. Arrivals are in order of time; each goes to the GPU that owes the least."""
-    machines = [SimulatedGpu(planner(), pass_ms) for _ in range(gpus)]
+    machines = [SimulatedGpu(planner(), pass_ms, drafts()) for _ in range(gpus)]
     jobs = [Served(arrival) for arrival in arrivals]
     for number, job in enumerate(jobs):
         for machine in machines:

@@ -9,6 +9,7 @@ import pytest
 from bench.arrivals import Arrival
 from bench.first_come import FirstCome, Reading
 from bench.simulate import by_class, figures, gpus_needed, orders, targets
+from bench.simulated_drafts import SimulatedDrafts
 from bench.simulated_gpu import Planner, Served, percentile, replay
 from sparkle.engine.plan import PassPlan
 from sparkle.engine.scheduler import Scheduler
@@ -90,6 +91,18 @@ def test_a_gpu_that_has_ended_its_jobs_owes_nothing() -> None:
 )
 def test_a_percentile_is_one_of_the_values(percent: float, value: float) -> None:
     assert percentile([3.0, 1.0, 4.0, 2.0], percent) == value
+
+
+def test_drafts_write_more_tokens_a_pass_up_to_the_answers_end() -> None:
+    def all_right() -> SimulatedDrafts:
+        return SimulatedDrafts(8.0, lambda _sequences, width: 1.0 if width < 16 else 9.0)
+
+    def pass_ms(plan: PassPlan) -> float:
+        return 1e3 if any(span.draft for span in plan.spans) else 100e3
+
+    for planner in (scheduler, first_come(Reading.BESIDE), first_come(Reading.ALONE)):
+        # the prompt with the first token, 8 tokens, 8, and the last two
+        assert seen(replay([arrival(0.0, 5, 19)], planner, pass_ms, all_right)) == [(100.0, 103.0, 1.0)]
 
 
 def test_figures_are_by_class_and_round() -> None:
