@@ -24,7 +24,7 @@ from bench.record import RESULTS, record
 from bench.simulated_drafts import GUESSES, SimulatedDrafts, no_guesses
 from bench.simulated_gpu import PassMs, Planner, Served, percentile, replay
 from sparkle.engine.scheduler import Scheduler
-from sparkle.engine.settings import GPU_PASS_TOKENS
+from sparkle.engine.settings import GPU_CHUNK_TOKENS, GPU_PASS_TOKENS
 from sparkle.schemas.priority import PriorityClass
 
 SLOTS = 64
@@ -47,10 +47,10 @@ MOST_GPUS = 64
 Classes = dict[PriorityClass, list[Served]]
 
 
-def orders(pass_tokens: int) -> dict[str, Callable[[], Planner]]:
+def orders(pass_tokens: int, chunk_tokens: int) -> dict[str, Callable[[], Planner]]:
     """What is compared, by name.
 
-    `first_come` has the scheduler's budget of rows, `pass_tokens`, without its order. The peers serve
+    `first_come` has the scheduler's full passes, of `pass_tokens` rows, without its order. The peers serve
     who came first; vLLM reads prompts beside answers, SGLang in passes of their own.
     """
     return {
@@ -59,6 +59,7 @@ def orders(pass_tokens: int) -> dict[str, Callable[[], Planner]]:
             num_pages=NUM_PAGES,
             page_tokens=PAGE_TOKENS,
             pass_tokens=pass_tokens,
+            chunk_tokens=chunk_tokens,
         ),
         "first_come": lambda: _first_come(pass_tokens, Reading.BESIDE),
         "vllm": lambda: _first_come(VLLM_PASS_TOKENS, Reading.BESIDE),
@@ -171,11 +172,12 @@ def _options() -> argparse.Namespace:
         help=f"tokens that a pass with {GUESSES} guesses writes of an answer",
     )
     parser.add_argument("--pass-tokens", type=int, default=GPU_PASS_TOKENS, help="sparkle's rows of a pass")
+    parser.add_argument("--chunk-tokens", type=int, default=GPU_CHUNK_TOKENS, help="of these beside answers")
     parser.add_argument("--plan", nargs="+", metavar="CLASS=SECONDS", help="count GPUs instead")
     parser.add_argument("--record", action="store_true", help="append the rows to bench/results")
     options = parser.parse_args()
-    changed = (options.faster, options.gpus, options.pass_tokens) != (1.0, 1, GPU_PASS_TOKENS)
-    if options.record and (options.trace or changed):
+    set_ = (options.faster, options.gpus, options.pass_tokens, options.chunk_tokens)
+    if options.record and (options.trace or set_ != (1.0, 1, GPU_PASS_TOKENS, GPU_CHUNK_TOKENS)):
         parser.error("rows are kept of the named loads as they are; leave out what changes them")
     return options
 
@@ -192,7 +194,7 @@ def main() -> None:
     for name, rounds in _traces(options).items():
         titles = [f"{what}_p{percent}" for what in MEASURED for percent in PERCENTS]
         print(f"\n{name:14}" + ("GPUs" if options.plan else "".join(f"{title:>11}" for title in titles)))
-        for order, planner in orders(options.pass_tokens).items():
+        for order, planner in orders(options.pass_tokens, options.chunk_tokens).items():
             if options.plan:
                 needed = gpus_needed(rounds[0], planner, times.ms, targets(options.plan), drafts)
                 print(f"{order:14}{needed or 'none'}", flush=True)

@@ -108,6 +108,7 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
         num_pages=sizes.num_pages,
         page_tokens=sizes.page_tokens,
         pass_tokens=sizes.pass_tokens,
+        chunk_tokens=sizes.chunk_tokens,
     )
     limits = EngineLimits(
         context_tokens=context_tokens,

@@ -6,7 +6,7 @@
    what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
 5. Drafts come out of the rest, shortest class first: at most half of it while a prompt is being read.
-6. What is left reads prompts, as `order.py` shares it out.
+6. Of what is left prompts are read, as `prompt_rows.py` shares it out: all where nobody waits for the pass.
 7. The chunk that ends a prompt draws the first token of the answer.
 8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
 9. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
@@ -21,9 +21,10 @@ from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sparkle.engine.order import next_admitted, prompt_rows
+from sparkle.engine.order import next_admitted
 from sparkle.engine.pages import PagePool
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
+from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.rounds import Rounds
 from sparkle.engine.slots import SlotPool
@@ -55,7 +56,10 @@ class Written:
 class Scheduler:
     """Owns all requests, the slots and the pages."""
 
-    def __init__(self, *, num_slots: int, num_pages: int, page_tokens: int, pass_tokens: int) -> None:
+    def __init__(
+        self, *, num_slots: int, num_pages: int, page_tokens: int, pass_tokens: int, chunk_tokens: int
+    ) -> None:
+        """`chunk_tokens`: rows of a pass that read prompts beside answers, as `prompt_rows.py` has it."""
         assert pass_tokens > num_slots, "prompts would starve"
         self._pass_tokens = pass_tokens
         self._slots = SlotPool(num_slots)
@@ -66,6 +70,7 @@ class Scheduler:
         self._in_flight: list[tuple[Request, Span]] | None = None
         self._arrivals = 0
         self._rounds = Rounds()
+        self._prompt_rows = PromptRows(chunk_tokens)
 
     @property
     def has_work(self) -> bool:
@@ -138,7 +143,7 @@ class Scheduler:
             for_drafts -= len(span.draft)
             budget -= len(span.draft)
             self._in_flight.append((request, span))
-        for request, rows in prompt_rows(reading, budget, now_s):
+        for request, rows in self._prompt_rows.share(reading, decoding, budget, now_s):
             self._in_flight.append((request, _prompt_span(request, rows)))
         return PassPlan(spans=tuple(span for _, span in self._in_flight))
 

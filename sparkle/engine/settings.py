@@ -14,6 +14,8 @@ from sparkle.model.shapes import bundled_checkpoint
 
 GPU_PASS_TOKENS = 8448
 """66 tiles of 128 rows, as many as half of the H200's multiprocessors: no product leaves any without work."""
+GPU_CHUNK_TOKENS = 4096
+"""Its smallest part that a prompt gets is a tile."""
 MAX_DEFAULT_THREADS = 4
 LEAST_DRAFT_VOCABULARY = 1024
 """Fewer tokens would hardly ever be right."""
@@ -41,6 +43,7 @@ class Sizes:
 
     slots: int
     pass_tokens: int
+    chunk_tokens: int
     page_tokens: int
     kv_tokens: int | None
     """None until the memory plan says what is left."""
@@ -95,8 +98,14 @@ class EngineSettings:
     pass_tokens: int | None = None
     """Rows of one pass at most: one for each answer being written, the rest read prompts.
 
-    256 on the CPU, 8,448 on a GPU. More makes running answers wait longer for a prompt that is read beside
-    them.
+    256 on the CPU, 8,448 on a GPU. So much of a prompt is read at once where nothing waits beside it.
+    """
+
+    chunk_tokens: int | None = None
+    """Rows of one pass that read prompts beside answers being written, whose next tokens wait for them.
+
+    256 on the CPU; 4,096 on a GPU, where they take 0.2 s, and more the further into a prompt they are. Beside
+    answers of shorter classes a long prompt gets an eighth of it, and less where those are many.
     """
 
     page_tokens: int | None = None
@@ -143,7 +152,14 @@ class EngineSettings:
     """Where compiled kernels are kept; None is Triton's own place. `sparkle kernels build` fills it."""
 
     def __post_init__(self) -> None:
-        for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens"):
+        for name in (
+            "slots",
+            "pass_tokens",
+            "chunk_tokens",
+            "page_tokens",
+            "kv_tokens",
+            "max_context_tokens",
+        ):
             self._require_between(name, MOST_TOKENS)
         self._require_between("draft_vocab_size", MOST_TOKENS, least=LEAST_DRAFT_VOCABULARY)
         for name in ("threads", "prompt_threads"):
@@ -171,6 +187,7 @@ class EngineSettings:
         return Sizes(
             slots=self.slots or 8,
             pass_tokens=self.pass_tokens or 256,
+            chunk_tokens=self.chunk_tokens or 256,
             page_tokens=self.page_tokens or 16,
             kv_tokens=self.kv_tokens or 32_768,
             max_context_tokens=self.max_context_tokens,
@@ -187,6 +204,7 @@ class EngineSettings:
         return Sizes(
             slots=slots,
             pass_tokens=self.pass_tokens or GPU_PASS_TOKENS,
+            chunk_tokens=self.chunk_tokens or GPU_CHUNK_TOKENS,
             page_tokens=self.page_tokens or 64,
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,

@@ -150,6 +150,7 @@ def engine_around(
         num_pages=sizes.num_pages,
         page_tokens=sizes.page_tokens,
         pass_tokens=sizes.pass_tokens,
+        chunk_tokens=sizes.chunk_tokens,
     )
     limits = EngineLimits(
         context_tokens=sizes.context_tokens(config.max_context_tokens),

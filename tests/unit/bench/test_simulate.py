@@ -29,7 +29,7 @@ def first_come(reading: Reading, pass_tokens: int = 10) -> Callable[[], Planner]
 
 
 def scheduler() -> Planner:
-    return Scheduler(num_slots=4, num_pages=5000, page_tokens=1, pass_tokens=10)
+    return Scheduler(num_slots=4, num_pages=5000, page_tokens=1, pass_tokens=10, chunk_tokens=80)
 
 
 def arrival(at_s: float, prompt: int, answer: int, most: int = 20) -> Arrival:
@@ -138,6 +138,6 @@ def test_targets_are_read_and_refused() -> None:
 
 def test_every_order_serves_every_job_once() -> None:
     trace = [arrival(0.1 * number, 400 * (1 + number % 7), 5 + number % 3) for number in range(60)]
-    for planner in orders(2048).values():
+    for planner in orders(2048, 1024).values():
         jobs = replay(trace, planner, lambda plan: 8.0 + 0.05 * plan.num_tokens)
         assert [job.written_tokens for job in jobs] == [one.answer_tokens for one in trace]

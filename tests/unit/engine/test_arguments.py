@@ -20,6 +20,7 @@ from sparkle.errors import ConfigError
             device=Device.CPU,
             slots=5,
             pass_tokens=99,
+            chunk_tokens=64,
             page_tokens=7,
             kv_tokens=700,
             max_context_tokens=50,

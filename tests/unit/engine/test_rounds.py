@@ -63,7 +63,9 @@ def test_a_flood_of_one_tenants_prompts_lets_anothers_in_one_by_one(
     slots: int, pass_tokens: int, flood: int, passes_before: int, late: int
 ) -> None:
     """Whether they wait for slots or for rows."""
-    planner = Scheduler(num_slots=slots, num_pages=100, page_tokens=10, pass_tokens=pass_tokens)
+    planner = Scheduler(
+        num_slots=slots, num_pages=100, page_tokens=10, pass_tokens=pass_tokens, chunk_tokens=pass_tokens
+    )
     read: list[str] = []
 
     def run_pass() -> None:

@@ -38,10 +38,18 @@ def request(
 
 
 def scheduler(
-    num_slots: int = 2, num_pages: int = 8, page_tokens: int = 4, pass_tokens: int = 8
+    num_slots: int = 2,
+    num_pages: int = 8,
+    page_tokens: int = 4,
+    pass_tokens: int = 8,
+    chunk_tokens: int = 100,
 ) -> Scheduler:
     return Scheduler(
-        num_slots=num_slots, num_pages=num_pages, page_tokens=page_tokens, pass_tokens=pass_tokens
+        num_slots=num_slots,
+        num_pages=num_pages,
+        page_tokens=page_tokens,
+        pass_tokens=pass_tokens,
+        chunk_tokens=chunk_tokens,
     )
 
 
@@ -71,11 +79,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_pages=st.integers(3, 12),
         page_tokens=st.integers(1, 5),
         extra=st.integers(1, 9),
+        chunk_tokens=st.integers(1, 20),
     )
-    def start(self, num_slots: int, num_pages: int, page_tokens: int, extra: int) -> None:
+    def start(self, num_slots: int, num_pages: int, page_tokens: int, extra: int, chunk_tokens: int) -> None:
         self.pass_tokens, self.page_tokens = num_slots + extra, page_tokens
         self.capacity_tokens = num_pages * page_tokens
-        self.planner = scheduler(num_slots, num_pages, page_tokens, self.pass_tokens)
+        self.planner = scheduler(num_slots, num_pages, page_tokens, self.pass_tokens, chunk_tokens)
         self.requests: dict[str, Request] = {}
         self.read: dict[str, list[int]] = {}
         self.ended: set[str] = set()

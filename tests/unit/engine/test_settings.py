@@ -26,7 +26,14 @@ from sparkle.errors import ConfigError
         ({"prompt_threads": 1025}, "prompt_threads is 1025 but must be 1 to 1,024"),
         *(
             ({name: 10**30}, f"{name} is {10**30} but must be 1 to 1,000,000,000,000")
-            for name in ("slots", "pass_tokens", "page_tokens", "kv_tokens", "max_context_tokens")
+            for name in (
+                "slots",
+                "pass_tokens",
+                "chunk_tokens",
+                "page_tokens",
+                "kv_tokens",
+                "max_context_tokens",
+            )
         ),
         ({"draft_tokens": -1}, "draft_tokens is -1 but must be 0 to 15"),
         ({"draft_tokens": 16}, "draft_tokens is 16 but must be 0 to 15"),
@@ -61,6 +68,7 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     cpu, gpu = EngineSettings().sizes(Device.CPU), EngineSettings().sizes(Device.CUDA)
     assert (cpu.slots, cpu.pass_tokens, cpu.page_tokens, cpu.kv_tokens) == (8, 256, 16, 32_768)
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
+    assert (cpu.chunk_tokens, gpu.chunk_tokens) == (256, 4096)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
     assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 0)
     assert (cpu.draft_model, gpu.draft_model) == (None, NO_DRAFT_MODEL)
@@ -68,6 +76,7 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     own = EngineSettings(
         slots=5,
         pass_tokens=99,
+        chunk_tokens=64,
         page_tokens=7,
         kv_tokens=700,
         max_context_tokens=50,
@@ -79,6 +88,7 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert own.sizes(Device.CPU) == Sizes(
         slots=5,
         pass_tokens=99,
+        chunk_tokens=64,
         page_tokens=7,
         kv_tokens=700,
         max_context_tokens=50,

@@ -1,0 +1,233 @@
+"""How many rows read prompts: all, a chunk or a part of it, by who waits; and nothing waits for ever."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult
+from sparkle.engine.prompt_rows import PromptRows
+from sparkle.engine.request import Request, RequestState
+from sparkle.engine.scheduler import Scheduler
+from sparkle.schemas.priority import PriorityClass, target_s
+
+P0, P1, P2, P3, P4 = PriorityClass
+ROWS = 8448
+PROMPT_ROWS = PromptRows(4096)
+
+
+def request(
+    name: str,
+    prompt_tokens: int,
+    priority: PriorityClass = P2,
+    *,
+    arrival: int = 0,
+    arrived_s: float = 0.0,
+    max_answer_tokens: int = 2,
+) -> Request:
+    made = Request(
+        id=name,
+        prompt=(7,) * prompt_tokens,
+        max_answer_tokens=max_answer_tokens,
+        stop_tokens=frozenset(),
+        priority=priority,
+        arrived_s=arrived_s,
+    )
+    made.arrival = arrival
+    return made
+
+
+def answers(*classes: PriorityClass) -> list[Request]:
+    return [request(str(number), 1, priority) for number, priority in enumerate(classes)]
+
+
+def share(
+    reading: list[Request], decoding: list[Request] | None = None, *, rows: int = ROWS, now_s: float = 0.0
+) -> dict[str, int]:
+    return {one.id: own for one, own in PROMPT_ROWS.share(reading, decoding or [], rows, now_s)}
+
+
+def draw(plan: PassPlan) -> PassResult:
+    return PassResult(drawn=tuple(Drawn(request=span.request, token=5) for span in plan.spans if span.draws))
+
+
+def test_alone_a_prompt_gets_all_rows() -> None:
+    assert share([request("a", 33_000)]) == {"a": 8448}
+    assert share([request("a", 33_000), request("b", 40_000)]) == {"a": 8448}
+
+
+def test_beside_answers_of_its_own_class_or_longer_it_gets_a_chunk() -> None:
+    assert share([request("a", 33_000)], answers(P2)) == {"a": 4096}
+    assert share([request("a", 33_000)], answers(*[P2] * 30, P3, P4)) == {"a": 4096}
+    assert share([request("a", 33_000)], answers(P2), rows=900) == {"a": 900}
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 512), (8, 512), (9, 256), (16, 256), (17, 128), (60, 128)])
+def test_beside_shorter_answers_it_gets_an_eighth_and_less_the_more_they_are(count: int, rows: int) -> None:
+    assert share([request("a", 33_000)], answers(*[P0] * count, P2, P3)) == {"a": rows}
+
+
+def test_a_question_is_read_whole_whatever_its_class_and_a_document_fills_up_what_is_left_of_its_part() -> (
+    None
+):
+    question, document = request("question", 300, P4), request("document", 33_000)
+    assert share([document, question]) == {"question": 300, "document": 212}
+    assert share([document, question], answers(P0, P0)) == {"question": 300, "document": 212}
+    # nine wait then
+    assert share([document, question], answers(*[P0] * 8)) == {"question": 300}
+
+
+def test_questions_together_get_a_chunk_beside_answers() -> None:
+    questions = [request(str(number), 500, P0, arrival=number) for number in range(10)]
+    assert share(questions, answers(P0)) == {**{str(number): 500 for number in range(8)}, "8": 96}
+    # the first one waits for none, and then it is waited with
+    assert share(questions) == share(questions, answers(P0))
+
+
+def test_a_prompts_last_rows_are_read_and_no_other_document_in_their_pass() -> None:
+    first, second = request("first", 33_000, arrival=1), request("second", 33_000, arrival=2)
+    first.computed = 30_000
+    assert share([second, first]) == {"first": 3000}
+
+
+def test_an_overdue_prompt_keeps_a_little_and_an_urgent_one_half_a_chunk() -> None:
+    long, short = (
+        request("long", 60_000, P2, arrival=1),
+        request("short", 30_000, P2, arrival=2, arrived_s=32.0),
+    )
+    assert share([long, short], now_s=15.9) == {"short": 8448}
+    assert share([long, short], now_s=16.0) == {"short": 8320, "long": 128}
+    assert share([long, short], answers(*[P0] * 20), now_s=31.9) == {"long": 128}
+    assert share([long, short], answers(*[P0] * 20), now_s=32.0) == {"long": 2048}
+    assert share([long, short], now_s=32.0) == {"short": 1024, "long": 7424}
+    questions = [request(str(number), 500, P0, arrival=number, arrived_s=31.5) for number in range(3, 9)]
+    beside = share([long, *questions], answers(*[P0] * 20), now_s=32.0)
+    assert beside == {"3": 500, "4": 500, "5": 24, "long": 2048}
+    assert share([long], now_s=32.0) == {"long": 8448}
+
+
+def test_of_few_rows_at_least_half_are_kept_and_none_is_lost() -> None:
+    long, short = request("long", 60_000, P2, arrival=1), request("short", 300, P0, arrival=2)
+    assert share([long, short], rows=21, now_s=32.0) == {"short": 10, "long": 11}
+    assert share([long, short], rows=1, now_s=32.0) == {"long": 1}
+
+
+prompts = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(0, 89), st.sampled_from(PriorityClass), st.floats(0.0, 300.0)),
+    max_size=6,
+)
+
+
+@given(
+    prompts,
+    st.lists(st.sampled_from(PriorityClass)),
+    st.integers(0, 120),
+    st.integers(1, 99),
+    st.floats(0.0, 600.0),
+)
+def test_what_is_shared_out_is_there_and_somebody_gets_it(
+    given_prompts: list[tuple[int, int, PriorityClass, float]],
+    classes: list[PriorityClass],
+    rows: int,
+    chunk_tokens: int,
+    now_s: float,
+) -> None:
+    reading: list[Request] = []
+    for arrival, (tokens, computed, priority, arrived_s) in enumerate(given_prompts):
+        reading.append(request(str(arrival), tokens, priority, arrival=arrival, arrived_s=arrived_s))
+        reading[-1].computed = min(computed, tokens - 1)
+    shared = PromptRows(chunk_tokens).share(reading, answers(*classes), rows, now_s)
+    assert len({one.id for one, _ in shared}) == len(shared)
+    assert all(0 < own <= one.unread_tokens for one, own in shared)
+    total = sum(own for _, own in shared)
+    assert total <= rows
+    assert bool(total) == bool(rows and reading)
+    if classes:
+        # nobody's next token waits for more than this
+        assert total <= chunk_tokens
+    overdue = [one for one in reading if now_s >= one.arrived_s + target_s(one.priority)]
+    if overdue and rows:
+        assert dict(shared)[overdue[0]] >= min(
+            overdue[0].unread_tokens, max(1, chunk_tokens // 32), (rows + 1) // 2
+        )
+
+
+arriving = st.lists(
+    st.tuples(
+        st.one_of(st.integers(1, 600), st.integers(1, 60_000)),
+        st.integers(1, 400),
+        st.sampled_from(PriorityClass),
+    ),
+    max_size=15,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@example(target=P0, share_of_target=1.0, hostile=[[(512, 100, P0)] * 8])
+@example(target=P1, share_of_target=1.0, hostile=[[(512, 400, P0)] * 8])
+@given(
+    target=st.sampled_from([P0, P1]),
+    share_of_target=st.floats(0.01, 1.0),
+    hostile=st.lists(arriving, min_size=1, max_size=6),
+)
+def test_no_prompt_waits_more_than_four_times_its_target_whatever_arrives(
+    target: PriorityClass, share_of_target: float, hostile: list[list[tuple[int, int, PriorityClass]]]
+) -> None:
+    """As long as its class allows; passes take about what they take on an H200, one token an answer."""
+    planner = Scheduler(
+        num_slots=64, num_pages=10**6, page_tokens=64, pass_tokens=ROWS, chunk_tokens=PROMPT_ROWS.chunk_tokens
+    )
+    victim = request("victim", max(1, int(16_000 * target_s(target) * share_of_target)), target)
+    planner.add(victim)
+    now_s, count = 0.0, 0
+    for arrivals in cycle(hostile):
+        plan = planner.schedule(now_s)
+        answering = sum(len(span.tokens) == 1 for span in plan.spans)
+        now_s += (8 + 0.35 * answering if answering else 0) / 1e3
+        now_s += max(0.012, (plan.num_tokens - answering) * 0.048e-3)
+        planner.apply(draw(plan))
+        if victim.state is not RequestState.READING:
+            break
+        for tokens, answer, priority in arrivals:
+            count += 1
+            planner.add(request(str(count), tokens, priority, arrived_s=now_s, max_answer_tokens=answer))
+    assert now_s <= 4 * target_s(target)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    passes=st.integers(1, 40),
+    now_s=st.floats(0.0, 1000.0),
+    decoding=st.integers(0, 28),
+    documents=st.integers(0, 3),
+    answer=st.integers(1, 60_000),
+)
+def test_a_question_is_read_in_the_very_next_pass_beside_a_document(
+    passes: int, now_s: float, decoding: int, documents: int, answer: int
+) -> None:
+    """However long its answer may be, documents overdue or not, every running answer with a full draft."""
+    planner = Scheduler(
+        num_slots=33,
+        num_pages=20_000,
+        page_tokens=64,
+        pass_tokens=ROWS,
+        chunk_tokens=PROMPT_ROWS.chunk_tokens,
+    )
+    for number in range(decoding):
+        planner.add(request(f"running {number}", 4, P0, max_answer_tokens=10_000))
+    planner.apply(draw(planner.schedule(0.0)))
+    planner.add(request("document", 200_000, P3, max_answer_tokens=10_000))
+    for number in range(documents):
+        planner.add(request(f"document {number}", 33_000, P2, max_answer_tokens=10_000))
+    for _ in range(passes):
+        planner.apply(draw(planner.schedule(now_s)))
+    planner.add(request("question", 300, P4, arrived_s=now_s, max_answer_tokens=answer))
+
+    plan = planner.schedule(now_s, lambda rooms: {name: (9,) * room for name, room in rooms.items()})
+    (span,) = (span for span in plan.spans if span.request == "question")
+    assert (len(span.tokens), span.draws) == (300, True)
+    # documents that are read meanwhile have drafts as well
+    assert sum(len(one.draft) == MAX_DRAFT_TOKENS for one in plan.spans) >= decoding
