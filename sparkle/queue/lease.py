@@ -95,6 +95,11 @@ class Lease:
         """When the queue stored the job, Unix time."""
         return self.delivery.stored_s
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the connection was lost since, so that the stream may be another one."""
+        return self._connection.generation != self._generation
+
     def adopt(self, delivery: Delivery) -> None:
         """The same job came again while it is held here: from now on this delivery speaks for it."""
         assert delivery.subject == self.delivery.subject
@@ -158,7 +163,7 @@ class Lease:
         A memory stream that was lost and made anew counts from 1 again, so this lease's acknowledgement
         would be another job's. Only a lost connection can hide that, so only then the server is asked.
         """
-        if self._connection.generation == self._generation:
+        if not self.is_doubtful:
             return False
         asked_in = self._connection.generation
         created_s = await stream_created_s(self._connection, subjects.JOBS_STREAM)

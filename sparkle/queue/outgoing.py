@@ -46,8 +46,12 @@ class JobPublisher:
         self._connection = connection
         self._settings = settings or PublishSettings()
 
-    async def publish(self, job: Job, priority: PriorityClass, *, publication: int) -> Publication:
+    async def publish(
+        self, job: Job, priority: PriorityClass, *, publication: int, home: str | None = None
+    ) -> Publication:
         """Store the job; `publication` counts from 1 and names this publication on every try.
+
+        `home` is the worker that may hold the state of the job's conversation: it is asked first.
 
         Raises QueueFull, MessageTooLarge, TopologyMissing (no stream holds the region), InvalidMessage for
         a job without tenant or region, and, after `give_up_s`, PublishUncertain (it may be stored) or
@@ -62,6 +66,8 @@ class JobPublisher:
         }
         if job.traceparent is not None:
             headers["traceparent"] = job.traceparent
+        if home is not None:
+            headers[subjects.HOME_HEADER] = home
         address = JobAddress(job.region, priority, job.tenant, job.id)
         outcome = await self._store(address.subject, encode(job), headers)
         return Publication.STORED if outcome is StoreOutcome.STORED else Publication.ALREADY_QUEUED

@@ -73,14 +73,20 @@ class Puller:
         free_slots: Callable[[], int],
         deliver: Callable[[Delivery], Awaitable[None]],
         settings: PullSettings | None = None,
+        *,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        """`deliver` takes a slot before it first awaits, returns soon, and leaves the work to a task."""
+        """`deliver` takes a slot before it first awaits, returns soon, and leaves the work to a task.
+
+        `on_answer` is told when `asked` may have become less.
+        """
         self.surplus = 0
         """Jobs handed back because no slot was free."""
         self._connection = connection
         self._region = region
         self._free_slots = free_slots
         self._deliver = deliver
+        self._on_answer = on_answer
         self._settings = settings or PullSettings()
         self._order = SweepOrder(self._settings.share_every)
         self._desks = {priority: Desk() for priority in PriorityClass}
@@ -106,6 +112,15 @@ class Puller:
             await self._settle()
         finally:
             await self._unsubscribe()
+
+    @property
+    def asked(self) -> int:
+        """Jobs that the sweep's request may still bring: whoever else fills slots leaves one for each.
+
+        Waiting requests do not count: they seldom bring anything, and would hold up every slot of a few.
+        """
+        pulls = (desk.pull for desk in self._desks.values() if desk.pull is not None)
+        return sum(pull.batch - pull.got for pull in pulls if not pull.expires_s)
 
     def wake(self) -> None:
         """A slot has become free."""
@@ -172,6 +187,7 @@ class Puller:
             late.cancel()
             if not ended.cancelled():
                 self._close(pull, ended.result())
+            self._on_answer()
 
         pull.ended.add_done_callback(close)
         consumer = subjects.consumer(self._region, priority)

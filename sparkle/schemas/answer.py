@@ -118,7 +118,7 @@ class Result(Message):
     """Which delivery of the job this is of."""
 
     worker: Name
-    """Who wrote it."""
+    """Who wrote it, and may hold the conversation's state for a while."""
 
     text: str
     """The answer."""

@@ -35,6 +35,20 @@ class Resend(Message):
     """The first chunk wanted; all later ones follow."""
 
 
+class Offer(Message):
+    """A worker that pulled a follow-up asks the conversation's home whether it takes the job."""
+
+    kind: Literal["offer"] = "offer"
+    job: JobId
+    """Which job."""
+
+    priority: PriorityClass
+    """Its class."""
+
+    wait_ms: Annotated[int, Field(ge=0, le=60_000)]
+    """How long it may wait there for a slot."""
+
+
 class WorkerState(StrEnum):
     """Where a worker is in its life."""
 

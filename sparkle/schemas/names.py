@@ -1,4 +1,4 @@
-"""Checks a region, tenant or worker where a setting names one. Knows no message."""
+"""Checks a region, tenant or worker where a setting or a header names one. Knows no message."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from sparkle.schemas.message import Name
 _NAME = TypeAdapter[str](Name)
 
 
-def require_name(setting: str, value: str) -> None:
-    """Raises ConfigError unless `value` is a `Name`, which a subject can hold."""
+def is_name(value: str) -> bool:
+    """Whether `value` is a `Name`, which a subject can hold."""
     try:
         _NAME.validate_python(value)
     except ValidationError:
-        raise ConfigError(
-            f"{setting} is {value!r} but must be 1 to 63 lower-case letters, digits and dashes"
-        ) from None
+        return False
+    return True
+
+
+def require_name(setting: str, value: str) -> None:
+    """Raises ConfigError unless `value` is a `Name`, which a subject can hold."""
+    if not is_name(value):
+        raise ConfigError(f"{setting} is {value!r} but must be 1 to 63 lower-case letters, digits and dashes")

@@ -7,6 +7,7 @@ reply.<tenant>.<job>                    live      chunks
 ctl.<worker>.resend                     live      asks a worker for lost chunks
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
+offer.<region>.<worker>                 live      asks a worker to take a follow-up
 usage.<region>.<tenant>.<job>           live      metering records
 """
 
@@ -23,6 +24,15 @@ from sparkle.schemas.priority import PriorityClass
 JOBS_STREAM = "JOBS"
 RESULTS_STREAM = "RESULTS"
 CONTROL_STREAM = "CONTROL"
+
+HOME_HEADER = "Sparkle-Home"
+"""On a job: the worker that answered the conversation's last one, and may hold its state."""
+
+SUBJECT_HEADER = "Sparkle-Subject"
+"""On a job that one worker hands to another: the subject that it was pulled from."""
+
+ACK_HEADER = "Sparkle-Ack"
+"""Beside it: where the message's fate is told. The server lets nobody send that as the reply."""
 
 _NAME = TypeAdapter[str](Name)
 _JOB_ID = TypeAdapter[str](JobId)
@@ -103,6 +113,11 @@ def bell(region: str, priority: str = "*") -> str:
 def heartbeat(region: str = "*", worker: str = "*") -> str:
     """Where workers say that they are alive."""
     return f"hb.{region}.{worker}"
+
+
+def offer(region: str, worker: str) -> str:
+    """Where a worker is asked whether it takes a follow-up of a conversation that it may hold."""
+    return f"offer.{region}.{worker}"
 
 
 def usage(region: str, tenant: str, job: str) -> str:

@@ -18,6 +18,7 @@ from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import CancelFeed, HeartbeatSender
 from sparkle.queue.delivery import Delivery
+from sparkle.queue.handover import OfferDesk, Offers, Way
 from sparkle.queue.lease import Lease
 from sparkle.queue.local import LocalServer
 from sparkle.queue.outgoing import JobPublisher, PublishSettings
@@ -25,18 +26,22 @@ from sparkle.queue.puller import Puller
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
+from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
-from sparkle.schemas.control import Heartbeat, WorkerState
+from sparkle.schemas.codec import encode
+from sparkle.schemas.control import Heartbeat, Offer, WorkerState
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
+from sparkle.workers.slots import Slots
 from tests.conftest import Eventually
 
 IMPATIENT = PublishSettings(answer_timeout_s=0.1, give_up_s=0.1)
 
-PERMISSIONS = {
-    "ops": {"publish": [">"], "subscribe": [">"]},
-    "worker": {
+
+def worker_permissions(worker: str) -> dict[str, object]:
+    """The least that the worker of this name needs."""
+    return {
         "publish": [
             "$JS.API.CONSUMER.MSG.NEXT.JOBS.*",
             "$JS.ACK.JOBS.>",
@@ -47,10 +52,26 @@ PERMISSIONS = {
             "reply.>",
             "result.>",
             "usage.local.>",
-            "hb.local.w1",
+            f"hb.local.{worker}",
+            # never wider: what goes to another region's worker leaves the region
+            "offer.local.*",
         ],
-        "subscribe": ["_INBOX_worker.>", "bell.local.*", "ctl.cancel.>", "ctl.w1.>"],
-    },
+        "subscribe": [
+            f"_INBOX_{worker}.>",
+            "bell.local.*",
+            "ctl.cancel.>",
+            f"ctl.{worker}.>",
+            f"offer.local.{worker}",
+        ],
+        # an offer's answer goes to another worker's inbox
+        "allow_responses": True,
+    }
+
+
+PERMISSIONS = {
+    "ops": {"publish": [">"], "subscribe": [">"]},
+    "w1": worker_permissions("w1"),
+    "w2": worker_permissions("w2"),
     "acme": {
         "publish": [
             "jobs.local.*.acme.*",
@@ -127,7 +148,7 @@ def chunk(job: str) -> Chunk:
 async def test_each_can_do_its_part(
     server: GuardedServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker, acme, ops = [await open_as(user, server) for user in ("worker", "acme", "ops")]
+    worker, acme, ops = [await open_as(user, server) for user in ("w1", "acme", "ops")]
     deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
     chunks, ends, cancelled = list[Chunk](), list[Result | Failure](), list[str]()
     puller = Puller(worker, "local", lambda: 8, deliveries.put)
@@ -170,12 +191,42 @@ async def test_each_can_do_its_part(
         await connection.close()
 
 
-@pytest.mark.parametrize("user", ["worker", "acme"])
+@pytest.mark.parametrize("user", ["w1", "acme"])
 async def test_neither_worker_nor_producer_can_declare_streams(server: GuardedServer, user: str) -> None:
     connection = await open_as(user, server)
     with pytest.raises(NotConnected, match="the user may not ask"):
         await topology.apply(connection, TopologySettings(regions="local"))
     await connection.close()
+
+
+async def test_one_worker_can_hand_a_follow_up_to_another(
+    server: GuardedServer, eventually: Eventually
+) -> None:
+    first, second, acme = [await open_as(user, server) for user in ("w1", "w2", "acme")]
+    pulled: asyncio.Queue[Delivery] = asyncio.Queue()
+    puller = Puller(first, "local", lambda: 8, pulled.put)
+    pulling = asyncio.create_task(puller.run())
+    delivered: list[Delivery] = []
+
+    async def deliver(delivery: Delivery) -> None:
+        delivered.append(delivery)
+
+    await OfferDesk(second, "local", "w2", Slots(1, lambda: len(delivered)), deliver).start()
+    job = Job(prompt="x", tenant="acme", region="local")
+    await JobPublisher(acme).publish(job, PriorityClass.P0, publication=1, home="w2")
+    lease = Lease(first, await pulled.get())
+    assert await Offers(first, "local", "w1").offer(lease) is Way.HANDED_OVER
+    await eventually(lambda: delivered)
+    assert await Lease(second, delivered[0]).ack()
+    puller.stop()
+    await pulling
+    for connection in (first, second, acme):
+        await connection.close()
+
+
+async def offer_a_job(connection: Connection) -> None:
+    offer = Offer(job=new_job_id(), priority=PriorityClass.P0, wait_ms=0)
+    await connection.request(subjects.offer("local", "w1"), encode(offer))
 
 
 async def read_a_result(connection: Connection) -> None:
@@ -191,7 +242,7 @@ async def publish_a_job(connection: Connection) -> None:
     await JobPublisher(connection, IMPATIENT).publish(job, PriorityClass.P0, publication=1)
 
 
-@pytest.mark.parametrize("act", [read_a_result, cancel_a_job, publish_a_job])
+@pytest.mark.parametrize("act", [read_a_result, cancel_a_job, publish_a_job, offer_a_job])
 async def test_a_tenant_has_no_part_in_anothers(
     server: GuardedServer, act: Callable[[Connection], Awaitable[None]]
 ) -> None:

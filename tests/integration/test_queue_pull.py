@@ -100,6 +100,35 @@ async def test_shorter_classes_go_first_and_each_class_in_its_order(
     assert slots.jobs == [p0_first, p0_second, p2, p4]
 
 
+async def test_what_a_sweep_may_still_bring_is_told_until_it_is_answered(
+    connection: Connection, eventually: Eventually
+) -> None:
+    await publish(connection, P0, P0)
+    asked: list[int] = []
+    deliveries: list[Delivery] = []
+
+    async def deliver(delivery: Delivery) -> None:
+        deliveries.append(delivery)
+        asked.append(puller.asked)
+
+    answers: list[int] = []
+    puller = Puller(
+        connection,
+        "local",
+        lambda: 5 - len(deliveries),
+        deliver,
+        on_answer=lambda: answers.append(puller.asked),
+    )
+    task = asyncio.create_task(puller.run())
+    await eventually(lambda: len(answers) >= 3)
+    puller.stop()
+    await task
+    # five were asked for; the two that came fill their slots, and the rest is free again
+    assert asked == [5, 4]
+    assert set(answers) == {0}
+    assert puller.asked == 0
+
+
 async def test_many_slots_are_shared_out_as_one_is(connection: Connection, eventually: Eventually) -> None:
     await publish(connection, *[P0] * 30, *[P4] * 5)
     slots = Slots(connection, 16)
