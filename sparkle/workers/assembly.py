@@ -12,6 +12,7 @@ from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, EngineExited
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
+from sparkle.queue.handover import HandoverSettings, Offers
 from sparkle.queue.replies import ReplyStream
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
@@ -60,11 +61,13 @@ async def run_worker(
             return
         for line in engine.ready.memory:
             tell(line)
+        handover = HandoverSettings(wait_s=settings.follow_up_wait_ms / 1000)
         station = Station(
             worker=worker,
             settings=settings,
             connection=connection,
             replies=replies,
+            offers=Offers(connection, settings.region, worker, handover),
             engine=engine,
             metrics=metrics,
         )

@@ -1,8 +1,8 @@
 """One job from delivery to acknowledgement: checked, answered, its end stored, and only then off the queue.
 
-Whatever happens, one of three things comes of it: its end is stored and the message acknowledged (or, where
-an operator should look, terminated); or the message is handed back to the queue; or, if this process dies,
-the queue hands it on by itself.
+Whatever happens, one of four things comes of it: its end is stored and the message acknowledged (or, where
+an operator should look, terminated); or it is a follow-up and its home has taken it; or the message is handed
+back to the queue; or, if this process dies, the queue hands it on by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.delivery import Delivery
+from sparkle.queue.handover import Way
 from sparkle.queue.lease import Lease
 from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
@@ -47,9 +48,7 @@ class JobRun:
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._answer = AnswerSoFar(job=address.job, attempt=lease.attempt, worker=station.worker)
         self._coalescer = Coalescer(station.settings.chunk_window_ms / 1000)
-        self._times = JobTimes.begin(
-            stored_s=lease.stored_s, unix_s=time.time(), now_s=asyncio.get_running_loop().time()
-        )
+        self._times = self._begin_times()
         self._prompt_tokens = 0
         self._in_engine = False
 
@@ -65,6 +64,8 @@ class JobRun:
         """Bring the job to its end. Cancelled, or with EngineExited, it hands the job back and raises."""
         async with self._lease.hold():
             try:
+                if await self._went_home():
+                    return
                 end = await self._end()
                 if isinstance(end, Failure) and end.retryable:
                     await self._give_back(min(2.0 ** (self._lease.attempt - 1), _MAX_RETRY_DELAY_S))
@@ -76,6 +77,17 @@ class JobRun:
             except EngineExited:
                 await self._give_back(_ENGINE_GONE_DELAY_S)
                 raise
+
+    async def _went_home(self) -> bool:
+        """Whether the conversation's home has taken the job, so that its lease is no longer ours."""
+        way = await self._station.offers.offer(self._lease)
+        if way is not None:
+            self._station.metrics.follow_ups.labels(way.value).inc()
+        if way is Way.HANDED_OVER:
+            return True
+        self._station.metrics.deliveries.labels(self.address.priority.value).inc()
+        self._times = self._begin_times()
+        return False
 
     async def _end(self) -> Result | Failure | None:
         """The job's end; None if one is stored already."""
@@ -224,6 +236,11 @@ class JobRun:
         if given:
             self._station.metrics.handed_back.inc()
             log.info("job_handed_back", extra={**self._ids(), "delay_s": delay_s})
+
+    def _begin_times(self) -> JobTimes:
+        return JobTimes.begin(
+            stored_s=self._lease.stored_s, unix_s=time.time(), now_s=asyncio.get_running_loop().time()
+        )
 
     def _result(self, finished: Finished, now_s: float) -> Result:
         return self._answer.result(

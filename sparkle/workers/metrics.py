@@ -21,7 +21,13 @@ class WorkerMetrics:
         self.slots = Gauge("sparkle_slots", "Jobs the engine can run at once", registry=self.registry)
         self.busy = Gauge("sparkle_slots_busy", "Jobs held now", registry=self.registry)
         self.deliveries = Counter(
-            "sparkle_deliveries", "Messages taken from the queue", ["priority"], registry=self.registry
+            "sparkle_deliveries", "Messages taken to be run here", ["priority"], registry=self.registry
+        )
+        self.follow_ups = Counter(
+            "sparkle_follow_ups",
+            "Follow-ups pulled: by their home, handed over to it, or run here as it was busy or gone",
+            ["way"],
+            registry=self.registry,
         )
         self.jobs = Counter(
             "sparkle_jobs", "Jobs ended here, by how they ended", ["outcome"], registry=self.registry

@@ -64,7 +64,6 @@ class RunningJobs:
         self._begin(address, lease)
 
     def _begin(self, address: JobAddress, lease: Lease) -> None:
-        self._station.metrics.deliveries.labels(address.priority.value).inc()
         run = JobRun(self._station, lease, address)
         task = asyncio.create_task(run.run(), name="job-run")
         self._runs[address.job] = (run, task)

@@ -40,6 +40,9 @@ class WorkerSettings:
     max_deliveries: int = 5
     """A job is given up at this delivery: something it does ends the workers that try it."""
 
+    follow_up_wait_ms: float = 200.0
+    """How long a follow-up waits for a slot of the worker that answered its conversation's last job."""
+
     heartbeat_s: float = HEARTBEAT_S
     """Between two signs of life; no longer than the default, or others take it for gone."""
 
@@ -56,6 +59,7 @@ class WorkerSettings:
         for field, low, high in (
             ("drain_s", 0.0, 86_400.0),
             ("chunk_window_ms", 0.0, 60_000.0),
+            ("follow_up_wait_ms", 0.0, 60_000.0),
             ("heartbeat_s", 0.01, HEARTBEAT_S),
         ):
             number: float = getattr(self, field)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sparkle.engine.client import EngineProcess
 from sparkle.errors import NotConnected
 from sparkle.queue.connection import Connection
+from sparkle.queue.handover import Offers
 from sparkle.queue.replies import ReplyStream
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import encode
@@ -28,6 +29,7 @@ class Station:
     settings: WorkerSettings
     connection: Connection
     replies: ReplyStream
+    offers: Offers
     engine: EngineProcess
     metrics: WorkerMetrics
 

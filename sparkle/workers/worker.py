@@ -1,4 +1,4 @@
-"""One worker serving: pulls jobs for free slots, routes frames, drains when told to. Knows no content."""
+"""One worker serving: jobs for free slots, pulled or offered; frames; a drain when told. Knows no content."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
 from sparkle.queue.control import CancelFeed, HeartbeatSender
+from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.running import RunningJobs
+from sparkle.workers.slots import Slots
 from sparkle.workers.station import Station
 
 log = logging.getLogger(__name__)
@@ -27,10 +29,17 @@ class Worker:
         self._station = station
         self._life = life
         self._heart = heart
-        self._slots = station.engine.ready.slots
         self._running = RunningJobs(station, on_end=self._slot_freed)
         self._puller = Puller(
-            station.connection, station.settings.region, self._free_slots, self._running.start
+            station.connection,
+            station.settings.region,
+            self._free_slots,
+            self._running.start,
+            on_answer=lambda: self._slots.freed(),
+        )
+        self._slots = Slots(station.engine.ready.slots, self._running.__len__, lambda: self._puller.asked)
+        self._offers = OfferDesk(
+            station.connection, station.settings.region, station.worker, self._slots, self._running.start
         )
         self._cancels = CancelFeed(station.connection, self._running.cancel)
 
@@ -53,21 +62,23 @@ class Worker:
         ending = asyncio.create_task(self._drain(), name="drain")
         try:
             self._life.ready()
+            await self._offers.start()
             await self._heart.send()
-            log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots})
+            log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots.total})
             await _first_end(ending, tasks)
         finally:
             # first no more jobs come in: one handed back must not come straight back to this worker
-            self._puller.stop()
-            await asyncio.wait({pulling}, timeout=_SETTLE_S)
+            self._take_no_more()
+            settling = asyncio.create_task(self._offers.stop(), name="settle-offers")
+            await asyncio.wait({pulling, settling}, timeout=_SETTLE_S)
             await self._running.hand_back()
             await self._cancels.stop()
-            await _cancel({ending, *tasks})
+            await _cancel({ending, settling, *tasks})
 
     async def _drain(self) -> None:
         """Once told to, take nothing new and wait until nothing runs, or until it shall be handed back."""
         await self._life.draining.wait()
-        self._puller.stop()
+        self._take_no_more()
         log.info("worker_draining", extra={"worker": self._station.worker, "running": len(self._running)})
         await self._heart.send()
         waits = {
@@ -94,9 +105,15 @@ class Worker:
         raise NotConnected("the connection to the queue ended for good; start the worker again")
 
     def _free_slots(self) -> int:
-        return 0 if self._life.draining.is_set() else self._slots - len(self._running)
+        return 0 if self._life.draining.is_set() else self._slots.free
+
+    def _take_no_more(self) -> None:
+        self._puller.stop()
+        self._slots.close()
 
     def _slot_freed(self) -> None:
+        # an offer that waits goes before what the queue holds
+        self._slots.freed()
         self._puller.wake()
 
 

@@ -22,6 +22,7 @@ from sparkle.errors import (
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
+from sparkle.queue.handover import Offers
 from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
@@ -226,6 +227,7 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
         settings=WorkerSettings(region=REGION),
         connection=own,
         replies=ReplyStream(own, "w-1"),
+        offers=Offers(own, REGION, "w-1"),
         engine=engine,
         metrics=WorkerMetrics(),
     )

@@ -20,6 +20,7 @@ from sparkle.workers.settings import WorkerSettings, new_worker_name
         ("drain_s", -1.0, "drain_s is -1.0 but must be 0.0 to 86400.0"),
         ("drain_s", float("nan"), "drain_s is nan but must be"),
         ("chunk_window_ms", -0.1, "chunk_window_ms is -0.1 but must be 0.0 to"),
+        ("follow_up_wait_ms", -1.0, "follow_up_wait_ms is -1.0 but must be 0.0 to 60000.0"),
         ("heartbeat_s", 0.0, "heartbeat_s is 0.0 but must be 0.01 to 2.0"),
         ("heartbeat_s", 2.1, "heartbeat_s is 2.1 but must be 0.01 to 2.0"),
         ("max_deliveries", 1, "max_deliveries is 1 but must be at least 2"),
