@@ -24,6 +24,7 @@ from sparkle.errors import (
 from sparkle.producers.answer_order import Gap
 from sparkle.producers.cancels import Cancels
 from sparkle.producers.handle import Handle
+from sparkle.producers.homes import Homes
 from sparkle.producers.loss_watch import LossWatch
 from sparkle.producers.outbox import Look, Outbox, Publish, Step
 from sparkle.producers.settings import ClientSettings
@@ -72,6 +73,7 @@ class Dispatcher:
         self._feed = AnswerFeed(connection)
         self._outbox = Outbox(settings.timing, random.random)
         self._losses = LossWatch(connection, settings.region)
+        self._homes = Homes(settings.conversation_s)
         self._redeclare_wait_s = settings.redeclare_wait_s
         self._back_s = -settings.redeclare_wait_s
         self._open: dict[str, _Open] = {}
@@ -168,7 +170,10 @@ class Dispatcher:
             self._outbox.already_queued(job, loop.time())
             return
         try:
-            outcome = await self._publisher.publish(entry.job, entry.priority, publication=publication)
+            home = self._homes.of(entry.job.conversation, now_s=loop.time())
+            outcome = await self._publisher.publish(
+                entry.job, entry.priority, publication=publication, home=home
+            )
         except SparkleError as error:
             if not entry.accepted.done() and self._is_final(error):
                 self._refuse(entry, error)
@@ -213,6 +218,9 @@ class Dispatcher:
 
     def _end(self, job: str, end: Result | Failure) -> None:
         if entry := self._forget(job):
+            if isinstance(end, Result):
+                now_s = asyncio.get_running_loop().time()
+                self._homes.answered(entry.job.conversation, end.worker, now_s=now_s)
             entry.accept()
             entry.handle.on_end(end)
 

@@ -35,6 +35,9 @@ class ClientSettings:
     redeclare_wait_s: float = 8.0
     """How long after a reconnect a missing stream may take to be declared again."""
 
+    conversation_s: float = 600.0
+    """How long after an answer its worker is taken to hold the conversation's state."""
+
     rates: ServiceRates = field(default_factory=ServiceRates)
     """How fast a worker is: makes a job's priority class of its length."""
 
@@ -44,7 +47,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
             require_name(name, getattr(self, name))
-        require_positive(self, "connect_timeout_s", "publish_timeout_s", "redeclare_wait_s")
+        require_positive(self, "connect_timeout_s", "publish_timeout_s", "redeclare_wait_s", "conversation_s")
 
     def connection(self, name: str) -> ConnectionSettings:
         """The settings of a connection that the server's monitoring shows as `name`."""

@@ -2,87 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 import pytest_asyncio
 
-from sparkle.config import environment
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.queue.topology import TopologySettings
 from sparkle.workers.lifecycle import ExitCode
 from tests.conftest import Eventually
-from tests.worker_at_work import REGION, WAIT_S, Producer, make_job, tokens_of
+from tests.worker_at_work import REGION, Producer, make_job, tokens_of
+from tests.worker_processes import stand_in, worker_process
 
 pytestmark = pytest.mark.acceptance
 
-ROOT = Path(__file__).parents[2]
-STAND_IN = (sys.executable, "-m", "tests.stand_in_worker")
 RUN = "import typer; from sparkle.workers.command import worker; typer.run(worker)"
 COMMAND = (sys.executable, "-c", RUN)
 PRODUCERS_INSTALL = (sys.executable, "-c", f"import sys; sys.modules['prometheus_client'] = None; {RUN}")
-
-
-class WorkerProcess:
-    """One worker process, its events and its end."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.lines.append(line.decode())
-
-    def events(self) -> list[str]:
-        """Names of the events logged so far."""
-        return [json.loads(line)["event"] for line in self.lines if line.startswith("{")]
-
-    def engine_pid(self) -> int:
-        """The engine process, its one child."""
-        (engine,) = psutil.Process(self.process.pid).children()
-        return int(engine.pid)
-
-    async def exit_code(self) -> int:
-        """Wait for its end."""
-        async with asyncio.timeout(WAIT_S):
-            await self._reading
-            return await self.process.wait()
-
-
-@asynccontextmanager
-async def worker_process(*command: str) -> AsyncGenerator[WorkerProcess]:
-    """A worker process, killed after the test if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=ROOT,
-        env={**environment(), "PYTHONPATH": str(ROOT)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    worker = WorkerProcess(process)
-    try:
-        yield worker
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await worker.exit_code()
-
-
-def stand_in(server: LocalServer, *flags: str) -> Sequence[str]:
-    return (*STAND_IN, "--nats", server.url, *flags)
 
 
 @pytest_asyncio.fixture
