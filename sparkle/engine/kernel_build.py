@@ -56,8 +56,10 @@ def summary(count: ops.CompileCount, settings: EngineSettings, took_s: float) ->
 
 
 def _jobs(assembly: Assembly) -> Iterator[Job]:
-    """Prompts of each length, and one that is read in two chunks, where the context allows them."""
-    for length in (*PROMPT_TOKENS, assembly.sizes.pass_tokens + PROMPT_TOKENS[-1]):
+    """Prompts of each length, and some that are read in chunks, where the context allows them."""
+    whole = assembly.sizes.pass_tokens
+    # behind seven chunks attention has four parts to join, each of which it does in another way
+    for length in (*PROMPT_TOKENS, *(chunks * whole + PROMPT_TOKENS[-1] for chunks in (1, 7))):
         if length + 2 > assembly.context_tokens:
             break
         for sampling in SAMPLINGS:

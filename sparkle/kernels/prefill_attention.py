@@ -2,8 +2,8 @@
 
 What is attended to is read from the pages, the chunk's own keys and values too: whether a prefix was read in
 this pass, in one before or came from the cache of another request, the numbers are the same. The backend
-knows a causal mask for equally many queries and keys alone: so the context and the chunk are two calls,
-joined by their log-sum-exp.
+knows a causal mask for equally many queries and keys alone: so the context and the chunk are calls of their
+own, joined by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparkle.kernels import reference_sequence
 from sparkle.kernels.checks import FLOATS, require_dense, require_dtype, require_one_device, require_shape
+from sparkle.kernels.prefill_cuts import cuts_of
 from sparkle.kernels.prefill_parts import Part, gathered, joined
 
 
@@ -89,41 +88,51 @@ def prefill_attention_cudnn(
     context: int,
     scale: float,
 ) -> Tensor:
-    """By cuDNN: one call without a context, two with one."""
+    """By cuDNN, in calls of few shapes: see prefill_cuts."""
     rows = query.shape[0]
     if rows == 0:
         return torch.empty_like(query)
-    keys, values = gathered(key_pages, value_pages, page_table, context + rows, query.dtype)
+    cuts = cuts_of(context, rows)
+    held, room = context + rows, cuts.start + cuts.own_rows
+    keys, values = gathered(key_pages, value_pages, page_table, held, query.dtype, room=room)
     # heads first, a batch of one
-    q, k, v = (part.transpose(0, 1)[None] for part in (query, keys, values))
-    if context == 0 and rows == 1:
-        return one_key(q, k, v, scale=scale)[0].transpose(0, 1).contiguous()
-    if context == 0:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-        return out[0].transpose(0, 1).contiguous()
-    old = _attend(q, k[:, :, :context], v[:, :, :context], causal=False, scale=scale)
-    new = _attend(q, k[:, :, context:], v[:, :, context:], causal=True, scale=scale)
-    return joined(old, new, query.dtype)
+    k, v = (part.transpose(0, 1)[None] for part in (keys, values))
+    behind = context - cuts.start
+    own = _attend(
+        _filled(query, behind, cuts.own_rows),
+        k[:, :, cuts.start :],
+        v[:, :, cuts.start :],
+        causal=True,
+        scale=scale,
+    )
+    parts = [_rows(own, behind, rows)]
+    if cuts.runs:
+        filled = _filled(query, 0, cuts.rows)
+        for start, end in cuts.runs:
+            part = _attend(filled, k[:, :, start:end], v[:, :, start:end], causal=False, scale=scale)
+            parts.append(_rows(part, 0, rows))
+    return joined(parts, query.dtype)
+
+
+def _filled(query: Tensor, before: int, count: int) -> Tensor:
+    """Query [T, H, D] as [1, H, count, D], zeros in the rows before it and behind."""
+    rows = query.shape[0]
+    if rows != count:
+        filled = query.new_zeros(count, *query.shape[1:])
+        filled[before : before + rows] = query
+        query = filled
+    return query.transpose(0, 1)[None]
+
+
+def _rows(part: Part, first: int, count: int) -> Part:
+    """So many of a part's rows."""
+    return part[0][:, first : first + count], part[1][:, first : first + count]
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Part:
     """cuDNN's result [H, T, D] and log-sum-exp [H, T]; torch's public call has only the result."""
-    if k.shape[2] == 1:
-        return one_key(q, k, v, scale=scale)
     attention = torch.ops.aten._scaled_dot_product_cudnn_attention.default
     out, log_sum, *_ = cast(
         tuple[Tensor, ...], attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
     )
     return out[0], log_sum.float().reshape(q.shape[1:3])
-
-
-def one_key(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Part:
-    """The same where there is one key, which cuDNN does not take: all of its value, by its score alone.
-
-    q [1, H, T, D], k and v [1, Hkv, 1, D].
-    """
-    group = q.shape[1] // k.shape[1]
-    key, value = (part[0].repeat_interleave(group, dim=0) for part in (k, v))  # [H, 1, D]
-    scores = scale * (q[0].float() * key.float()).sum(dim=-1)
-    return value.expand(q.shape[1:]).contiguous(), scores.contiguous()

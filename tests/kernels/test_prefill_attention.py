@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
+from torch import Tensor
 
 from sparkle.kernels import prefill_attention
+from sparkle.kernels.prefill_parts import Part
 from sparkle.kernels.tolerance_relative import relative_error, relative_mismatch
+from tests.kernels.interpreter import Interpreter
 from tests.kernels.paged_inputs import PagedCase, exact_attention, paged_inputs
 
 SCALE = 0.3
@@ -20,11 +25,13 @@ REAL_CASES = [
     PagedCase.of_27b((0,), (1024,)),
     PagedCase.of_27b((1000,), (129,)),
     PagedCase.of_27b((65,), (64,), page_tokens=16, cache=torch.bfloat16),
-    # cuDNN takes no single key: of the chunk, of the context, of both
+    # few rows and keys, where cuDNN alone would take none
     PagedCase.of_27b((0,), (1,)),
     PagedCase.of_27b((1000,), (1,)),
     PagedCase.of_27b((1,), (70,)),
     PagedCase.of_27b((1,), (1,)),
+    # four calls
+    PagedCase.of_27b((7900,), (600,)),
 ]
 
 
@@ -38,16 +45,30 @@ def test_reference_is_the_formula(case: PagedCase) -> None:
     assert relative_error(got, exact_attention(inputs, scale=SCALE, gated=False)) < 2.0**-8
 
 
-def test_one_key_gives_its_value_and_its_score() -> None:
-    """Joined with the other keys' part it must give what attention over all of them gives."""
-    q, k, v = torch.randn(1, 6, 5, 32), torch.randn(1, 2, 4, 32), torch.randn(1, 2, 4, 32)
-    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=SCALE, enable_gqa=True)[0]
-    first, score = prefill_attention.one_key(q, k[:, :, :1], v[:, :, :1], scale=SCALE)
-    wide = k[0, :, 1:].repeat_interleave(3, dim=0)
-    scores = SCALE * q[0] @ wide.transpose(1, 2)
-    rest = scores.softmax(dim=-1) @ v[0, :, 1:].repeat_interleave(3, dim=0)
-    weight = (score - scores.logsumexp(dim=-1)).sigmoid()[..., None]
-    assert relative_error(first * weight + rest * (1 - weight), whole.double()) < 1e-6
+def plain_part(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Part:
+    """What cuDNN's call gives."""
+    group = q.shape[1] // k.shape[1]
+    query, key, value = (part[0].float() for part in (q, k, v))
+    scores = scale * query @ key.repeat_interleave(group, dim=0).transpose(1, 2)
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0], dtype=torch.bool).triu(1), -torch.inf)
+    out = scores.softmax(-1) @ value.repeat_interleave(group, dim=0)
+    return out.to(q.dtype), scores.logsumexp(-1)
+
+
+def attend_in_calls(*inputs: Tensor, context: int) -> Tensor:
+    """As on a GPU, but for cuDNN; runs in the interpreter's process."""
+    with patch.object(prefill_attention, "_attend", plain_part):
+        return prefill_attention.prefill_attention_cudnn(*inputs, context=context, scale=SCALE)
+
+
+@pytest.mark.parametrize(("context", "rows"), [(0, 3), (1023, 2), (1024, 1), (1600, 5), (3600, 257)])
+def test_the_calls_join_to_the_whole(interpreter: Interpreter, context: int, rows: int) -> None:
+    inputs = paged_inputs(PagedCase(contexts=(context,), spans=(rows,)), seed=4)
+    query, keys, values, tables, *_ = inputs.attended
+    got = interpreter.call(f"{__name__}:attend_in_calls", query, keys, values, tables[0], context=context)
+    assert got.shape == query.shape
+    assert relative_error(got, exact_attention(inputs, scale=SCALE, gated=False)) < 2.0**-8
 
 
 def test_wrong_inputs_are_refused() -> None:
