@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -31,6 +32,7 @@ from tests.conftest import Eventually
 REGION, HOME = "local", "w-home"
 # nothing here takes this long: a test that ends has not waited for it
 PATIENT = HandoverSettings(wait_s=30.0, answer_s=30.0, delivery_s=30.0)
+CANARY = "canary-7f3a91"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -87,7 +89,7 @@ async def pull(connection: Connection) -> AsyncGenerator[Pull]:
     pulling = asyncio.create_task(puller.run())
 
     async def one(named: str | None = HOME) -> Lease:
-        job = Job(prompt="x", tenant="acme", region=REGION, traceparent=TRACE)
+        job = Job(prompt=CANARY, tenant="acme", region=REGION, traceparent=TRACE)
         await JobPublisher(connection).publish(job, PriorityClass.P0, publication=1, home=named)
         return Lease(connection, await deliveries.get())
 
@@ -116,6 +118,26 @@ async def test_a_home_with_a_free_slot_has_the_lease(
     # who was handed the lease ends it
     assert await Lease(home.connection, delivery).ack()
     assert (await read_classes(connection, REGION))[0].running == 0
+
+
+async def test_only_the_payload_holds_content(
+    connection: Connection, home: Home, pull: Pull, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[Envelope] = []
+
+    async def note(envelope: Envelope) -> None:
+        seen.append(envelope)
+
+    for subject in ("offer.>", "_INBOX.>"):
+        await home.connection.subscribe(subject, note)
+    await home.desk().start()
+    assert await offers(connection).offer(await pull()) is Way.HANDED_OVER
+    await eventually(lambda: home.delivered)
+    await eventually(lambda: [envelope for envelope in seen if CANARY.encode() in envelope.payload])
+    for envelope in seen:
+        assert CANARY not in f"{envelope.subject} {dict(envelope.headers)} {envelope.reply}"
+    assert CANARY not in "".join(str(vars(record)) for record in caplog.records)
 
 
 async def test_a_busy_home_takes_it_when_a_slot_becomes_free(

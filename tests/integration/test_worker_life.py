@@ -251,19 +251,23 @@ async def test_metrics_count_jobs_and_tokens_without_ids(
         job = make_job("one two three", max_tokens=6)
         await (await producer.submit(job, PriorityClass.P1)).result()
         await (await producer.submit(make_job("fail=too_long"))).failure()
+        follow_up = await producer.watch(make_job())
+        await producer.publisher.publish(follow_up.job, PriorityClass.P0, publication=1, home="w-gone")
+        await follow_up.result()
         await producer.until_empty()
         (port,) = [vars(record)["port"] for record in caplog.records if record.message == "metrics_served"]
         page = await _http_get(port)
     lines = page.splitlines()
     for line in (
-        'sparkle_jobs_total{outcome="length"} 1.0',
+        'sparkle_jobs_total{outcome="length"} 2.0',
         'sparkle_jobs_total{outcome="too_long"} 1.0',
         'sparkle_deliveries_total{priority="p1"} 1.0',
-        'sparkle_tokens_total{kind="prompt"} 3.0',
-        'sparkle_tokens_total{kind="completion"} 6.0',
+        'sparkle_follow_ups_total{way="gone"} 1.0',
+        'sparkle_tokens_total{kind="prompt"} 4.0',
+        'sparkle_tokens_total{kind="completion"} 14.0',
         'sparkle_queue_seconds_count{priority="p1"} 1.0',
-        "sparkle_first_token_seconds_count 1.0",
-        "sparkle_time_per_output_token_seconds_count 1.0",
+        "sparkle_first_token_seconds_count 2.0",
+        "sparkle_time_per_output_token_seconds_count 2.0",
         "sparkle_slots 4.0",
         "sparkle_slots_busy 0.0",
     ):
