@@ -4,7 +4,7 @@
 2. Prompts are equals where their lengths have the same power of two: there the earlier deadline goes first,
    then the earlier round (`rounds.py`: tenants take turns), then the earlier arrival.
 3. Aging. A request whose prompt is not read when its class's target has passed is overdue. The one of these
-   that came first gets the next slot, and `prompt_rows.py` keeps rows for it, whatever comes later.
+   that came first gets the next slot (`waiting.py`), and `prompt_rows.py` keeps rows for it.
 
 Knows no torch, and no clock: the time is given to it.
 """
@@ -22,18 +22,14 @@ def is_overdue(request: Request, now_s: float) -> bool:
     return now_s >= request.arrived_s + target_s(request.priority)
 
 
-def next_admitted(waiting: Sequence[Request], now_s: float) -> Request:
-    """Of those that wait, at least one: whose turn it is."""
-    return first_overdue(waiting, now_s) or min(waiting, key=_least_work)
-
-
 def first_overdue(requests: Sequence[Request], now_s: float) -> Request | None:
     """Of those that are overdue the one that came first, if any is."""
     overdue = (request for request in requests if is_overdue(request, now_s))
     return min(overdue, key=lambda request: request.arrival, default=None)
 
 
-def _least_work(request: Request) -> tuple[str, int, float, int, int]:
+def by_work(request: Request) -> tuple[str, int, float, int, int]:
+    """The order of those that wait, none overdue: the first one is the shortest."""
     return request.priority, *by_unread(request)
 
 

@@ -2,8 +2,8 @@
 
 1. A request waits, is read, decodes, has ended; `request.py` has the table of moves.
 2. `order.py` says who goes first: short ones, tenants in turn, and none waits for ever.
-3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer;
-   what stands behind one that does not fit waits with it. So no answer ever fails for memory half way.
+3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer: no
+   answer ever fails for memory half way. A smaller one may pass one that does not fit, until that is overdue.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
 5. Drafts come out of the rest, shortest class first: at most half of it while a prompt is being read.
 6. Of what is left prompts are read, as `prompt_rows.py` shares it out: all where nobody waits for the pass.
@@ -21,13 +21,13 @@ from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sparkle.engine.order import next_admitted
 from sparkle.engine.pages import PagePool
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.rounds import Rounds
 from sparkle.engine.slots import SlotPool
+from sparkle.engine.waiting import Waiting
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
 
@@ -65,7 +65,7 @@ class Scheduler:
         self._slots = SlotPool(num_slots)
         self._pages = PagePool(num_pages, page_tokens)
         self._requests: dict[str, Request] = {}
-        self._waiting: list[Request] = []
+        self._waiting = Waiting()
         self._running: list[Request] = []
         self._in_flight: list[tuple[Request, Span]] | None = None
         self._arrivals = 0
@@ -100,7 +100,7 @@ class Scheduler:
         request.arrival = self._arrivals
         self._rounds.join(request)
         self._requests[request.id] = request
-        self._waiting.append(request)
+        self._waiting.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """End a request without an answer; False where there is none of this id."""
@@ -185,16 +185,20 @@ class Scheduler:
         assert self._running == sorted(self._running, key=_by_class)
 
     def _admit(self, now_s: float) -> None:
-        while self._waiting and self._slots.num_free:
-            request = next_admitted(self._waiting, now_s)
-            pages = self._pages.take(self._pages.pages_for(request.worst_case_tokens))
-            if pages is None:
+        while self._slots.num_free:
+            request = self._waiting.next_admitted(now_s, self._fits)
+            if request is None:
                 return
+            pages = self._pages.take(self._pages.pages_for(request.worst_case_tokens))
+            assert pages is not None, "it was said to fit"
             self._waiting.remove(request)
             request.pages = pages
             request.slot = self._slots.take()
             request.move_to(RequestState.READING)
             insort(self._running, request, key=_by_class)
+
+    def _fits(self, request: Request) -> bool:
+        return self._pages.pages_for(request.worst_case_tokens) <= self._pages.num_free
 
     def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
         assert len(drawn) <= 1 + len(draft), "more was drawn than was read"

@@ -32,7 +32,7 @@ NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "co
 TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
     *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
-    *("order", "full_passes", "rounds", "prompt_rows"),
+    *("order", "full_passes", "rounds", "prompt_rows", "waiting"),
 )
 TORCHLESS_DRAFTING = (
     *("proposer", "lookup", "forced", "combined", "draft"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sparkle.engine.order import by_unread, is_overdue, next_admitted
+from sparkle.engine.order import by_unread, by_work, first_overdue, is_overdue
 from sparkle.engine.request import Request
 from sparkle.schemas.priority import PriorityClass
 
@@ -40,27 +40,24 @@ def test_a_request_is_overdue_when_its_target_has_passed() -> None:
     assert is_overdue(late, 14.0)
 
 
-def test_the_next_slot_is_the_shortest_class_then_the_shorter_prompt_then_the_first_come() -> None:
+def test_the_shortest_class_goes_first_then_the_shorter_prompt_then_the_first_come() -> None:
     waiting = [
         request("long answer", 1, P2, arrival=1),
         request("long prompt", 64, P1, arrival=2),
         request("equal, later", 32, P1, arrival=4),
         request("equal, earlier", 63, P1, arrival=3),
     ]
-    order: list[str] = []
-    while waiting:
-        waiting.remove(first := next_admitted(waiting, 0.0))
-        order.append(first.id)
+    order = [one.id for one in sorted(waiting, key=by_work)]
     assert order == ["equal, earlier", "equal, later", "long prompt", "long answer"]
 
 
-def test_the_overdue_one_that_came_first_gets_the_next_slot_before_any_shorter_one() -> None:
+def test_of_the_overdue_the_one_that_came_first_is_first() -> None:
     long, longer = request("long", 9, P3, arrival=1), request("longer", 99, P3, arrival=2)
     short = request("short", 1, P0, arrival=3, arrived_s=64.0)
-    assert next_admitted([longer, long, short], 63.9) is short
-    assert next_admitted([longer, long, short], 64.0) is long
+    assert first_overdue([longer, long, short], 63.9) is None
+    assert first_overdue([longer, long, short], 64.0) is long
     # overdue itself, it still came later
-    assert next_admitted([longer, short], 65.0) is longer
+    assert first_overdue([longer, short], 65.0) is longer
 
 
 def test_the_prompt_with_the_least_unread_is_read_first() -> None:
@@ -74,7 +71,7 @@ def test_among_equals_the_earlier_deadline_goes_first() -> None:
     sooner, shorter = request("sooner", 63, arrival=3, deadline_s=5.0), request("shorter", 31, arrival=4)
     group = [never, soon, sooner, shorter]
     assert [one.id for one in sorted(group, key=by_unread)] == ["shorter", "sooner", "soon", "never"]
-    assert next_admitted(group[:3], 0.0) is sooner
+    assert sorted(group[:3], key=by_work)[0] is sooner
 
 
 def test_among_equals_without_a_deadline_tenants_take_turns() -> None:

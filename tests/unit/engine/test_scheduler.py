@@ -274,15 +274,27 @@ def test_first_come_first_served_inside_a_class() -> None:
     assert order == ["first", "second", "third"]
 
 
-def test_admission_waits_for_the_worst_case() -> None:
+def test_admission_waits_for_the_worst_case_and_who_fits_goes_ahead() -> None:
     planner = scheduler(num_slots=3, num_pages=4, page_tokens=4)
     planner.add(request("half", prompt_tokens=4, max_answer_tokens=5))
     planner.add(request("other half", prompt_tokens=4, max_answer_tokens=1))
-    # fits into the one page left, but stands behind one that does not
-    planner.add(request("small", prompt_tokens=1, max_answer_tokens=1, priority=PriorityClass.P2))
-    assert set(run_pass(planner)[0]) == {"half"}
+    # behind the other in line, but it fits into the one page left
+    planner.add(request("small", prompt_tokens=1, max_answer_tokens=2, priority=PriorityClass.P2))
+    assert set(run_pass(planner)[0]) == {"half", "small"}
     planner.cancel("half")
     assert set(run_pass(planner)[0]) == {"other half", "small"}
+
+
+def test_what_is_free_is_kept_for_one_that_is_overdue() -> None:
+    planner = scheduler(num_slots=3, num_pages=4, page_tokens=4)
+    planner.add(request("half", prompt_tokens=4, max_answer_tokens=5))
+    planner.add(request("other half", prompt_tokens=4, max_answer_tokens=1))
+    run_pass(planner)
+    planner.add(request("small", prompt_tokens=1, max_answer_tokens=2, arrived_s=3.9))
+    for now_s, running in ((4.0, {"half"}), (3.9, {"half", "small"})):
+        plan = planner.schedule(now_s)
+        assert {span.request for span in plan.spans} == running
+        planner.apply(draw(plan))
 
 
 def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
