@@ -1,8 +1,8 @@
 """The line of requests that wait for a slot and memory, and whose turn it is. Knows no torch and no pool.
 
 1. The overdue one that came first is next. While it does not fit, what becomes free is kept for it.
-2. Where none is overdue it is the first one in `order.py`'s order that fits: a smaller one may go ahead of one
-   that does not. So a big one waits for memory until its class's target has passed, and then for what runs.
+2. Where none is overdue it is the first one in `order.py`'s order that fits: a smaller one may go ahead of
+   one that does not. So a big one waits until its class's target has passed, and then for what runs.
 
 The time is given to it.
 """

@@ -1,4 +1,4 @@
-"""The line of those that wait: whose turn it is, who may go ahead of one that does not fit, and for how long."""
+"""The line of those that wait: whose turn it is, and who may go ahead of one that does not fit."""
 
 from __future__ import annotations
 
