@@ -2,9 +2,9 @@
 
     python -m bench.scheduler_pass [--record]
 
-`scheduler_pass_ms`: all 32 slots are taken; each answer has a draft of seven tokens. `scheduler_pass_full_ms`:
-more slots are free, but memory for none of those that wait, so each is looked at. Medians, 10th and 90th
-percentile.
+`scheduler_pass_ms`: all 32 slots are taken; each answer has a draft of seven tokens.
+`scheduler_pass_full_ms`: more slots are free, but memory for none of those that wait, so each is looked at.
+Medians, 10th and 90th percentile.
 """
 
 from __future__ import annotations
