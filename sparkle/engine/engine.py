@@ -136,7 +136,7 @@ class Engine:
         started_s = self._clock()
         result = self._runner.run(plan, self._states)
         took_s = self._clock() - started_s
-        self._full_passes.passed(plan.num_tokens, took_s)
+        self._full_passes.passed(plan, took_s)
         for job_id, sources in self._drafts.sources(plan).items():
             self._answers[job_id].drafted(sources)
         for job_id in result.broken:
