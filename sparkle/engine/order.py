@@ -30,9 +30,13 @@ def first_overdue(requests: Sequence[Request], now_s: float) -> Request | None:
 
 def by_work(request: Request) -> tuple[str, int, float, int, int]:
     """The order of those that wait, none overdue: the first one is the shortest."""
-    return request.priority, *by_unread(request)
+    return request.priority, *_by_length(request, len(request.prompt))
 
 
 def by_unread(request: Request) -> tuple[int, float, int, int]:
     """The order of prompts that are read, none overdue: the first one has the least."""
-    return request.unread_tokens.bit_length(), request.deadline_s, request.round, request.arrival
+    return _by_length(request, request.unread_tokens)
+
+
+def _by_length(request: Request, tokens: int) -> tuple[int, float, int, int]:
+    return tokens.bit_length(), request.deadline_s, request.round, request.arrival
