@@ -156,12 +156,16 @@ class OfferDesk:
         self._subscription = await self._connection.subscribe(self._subject, self._take)
 
     async def stop(self) -> None:
-        """Answer no more; returns when no delivery can come any more."""
-        if self._subscription is not None:
-            await self._subscription.stop()
-            self._subscription = None
-        if self._answering:
-            await asyncio.wait(self._answering)
+        """Answer no more; returns when no delivery can come any more, also when it is cancelled."""
+        try:
+            if self._subscription is not None:
+                await self._subscription.stop()
+                self._subscription = None
+            if self._answering:
+                await asyncio.wait(self._answering)
+        finally:
+            for answering in self._answering:
+                answering.cancel()
 
     async def _take(self, envelope: Envelope) -> None:
         offer = decode(envelope.payload, Offer)

@@ -61,8 +61,8 @@ class Worker:
         }
         ending = asyncio.create_task(self._drain(), name="drain")
         try:
-            self._life.ready()
             await self._offers.start()
+            self._life.ready()
             await self._heart.send()
             log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots.total})
             await _first_end(ending, tasks)
@@ -71,9 +71,10 @@ class Worker:
             self._take_no_more()
             settling = asyncio.create_task(self._offers.stop(), name="settle-offers")
             await asyncio.wait({pulling, settling}, timeout=_SETTLE_S)
+            await _cancel({settling})
             await self._running.hand_back()
             await self._cancels.stop()
-            await _cancel({ending, settling, *tasks})
+            await _cancel({ending, *tasks})
 
     async def _drain(self) -> None:
         """Once told to, take nothing new and wait until nothing runs, or until it shall be handed back."""

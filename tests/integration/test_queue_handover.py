@@ -47,8 +47,12 @@ class Home:
     def __post_init__(self) -> None:
         self.slots = Slots(1, lambda: self.running)
 
-    def desk(self, settings: HandoverSettings = PATIENT, region: str = REGION) -> OfferDesk:
-        return OfferDesk(self.connection, region, HOME, self.slots, self._deliver, settings)
+    async def answer(self, settings: HandoverSettings = PATIENT, region: str = REGION) -> OfferDesk:
+        """Answer offers from now on; the server knows it on return."""
+        desk = OfferDesk(self.connection, region, HOME, self.slots, self._deliver, settings)
+        await desk.start()
+        assert await self.connection.echo(5.0)
+        return desk
 
     async def _deliver(self, delivery: Delivery) -> None:
         self.running += 1
@@ -105,7 +109,7 @@ def offers(connection: Connection, settings: HandoverSettings = PATIENT) -> Offe
 async def test_a_home_with_a_free_slot_has_the_lease(
     connection: Connection, home: Home, pull: Pull, eventually: Eventually
 ) -> None:
-    await home.desk().start()
+    await home.answer()
     lease = await pull()
     assert await offers(connection).offer(lease) is Way.HANDED_OVER
     await eventually(lambda: home.delivered)
@@ -131,7 +135,7 @@ async def test_only_the_payload_holds_content(
 
     for subject in ("offer.>", "_INBOX.>"):
         await home.connection.subscribe(subject, note)
-    await home.desk().start()
+    await home.answer()
     assert await offers(connection).offer(await pull()) is Way.HANDED_OVER
     await eventually(lambda: home.delivered)
     await eventually(lambda: [envelope for envelope in seen if CANARY.encode() in envelope.payload])
@@ -143,7 +147,7 @@ async def test_only_the_payload_holds_content(
 async def test_a_busy_home_takes_it_when_a_slot_becomes_free(
     connection: Connection, home: Home, pull: Pull, eventually: Eventually
 ) -> None:
-    await home.desk().start()
+    await home.answer()
     home.running = 1
     asked = asyncio.create_task(offers(connection).offer(await pull()))
     await eventually(lambda: home.slots.waiting)
@@ -154,7 +158,7 @@ async def test_a_busy_home_takes_it_when_a_slot_becomes_free(
 
 async def test_a_busy_home_says_no_after_the_wait(connection: Connection, home: Home, pull: Pull) -> None:
     short = HandoverSettings(wait_s=0.2, answer_s=30.0)
-    await home.desk(short).start()
+    await home.answer(short)
     home.running = 1
     lease = await pull()
     assert await offers(connection, short).offer(lease) is Way.BUSY
@@ -174,7 +178,7 @@ async def test_a_job_that_waited_in_the_queue_waits_no_more(
         asked.append(decode(envelope.payload, Offer))
 
     await home.connection.subscribe(subjects.offer(REGION, HOME), note)
-    await home.desk().start()
+    await home.answer()
     home.running = 1
     lease = await pull()
     at_once = HandoverSettings(wait_s=1e-9, answer_s=30.0)
@@ -186,8 +190,7 @@ async def test_a_home_that_is_gone_costs_no_wait(connection: Connection, home: H
     lease = await pull()
     # PATIENT would wait for half a minute
     assert await offers(connection).offer(lease) is Way.GONE
-    desk = home.desk()
-    await desk.start()
+    desk = await home.answer()
     await desk.stop()
     assert await home.connection.echo(5.0)
     assert await offers(connection).offer(lease) is Way.GONE
@@ -196,14 +199,37 @@ async def test_a_home_that_is_gone_costs_no_wait(connection: Connection, home: H
 async def test_a_home_that_stops_answers_what_waits(
     connection: Connection, home: Home, pull: Pull, eventually: Eventually
 ) -> None:
-    desk = home.desk()
-    await desk.start()
+    desk = await home.answer()
     home.running = 1
     asked = asyncio.create_task(offers(connection).offer(await pull()))
     await eventually(lambda: home.slots.waiting)
     home.slots.close()
     await desk.stop()
     assert await asked is Way.BUSY
+
+
+async def test_a_home_that_cannot_wait_any_longer_takes_nothing(
+    connection: Connection, home: Home, eventually: Eventually
+) -> None:
+    desk = await home.answer()
+    inbox = connection.new_inbox()
+    yes = asyncio.Event()
+
+    async def say_nothing(_: Envelope) -> None:
+        yes.set()
+
+    await connection.subscribe(inbox, say_nothing)
+    offer = encode(Offer(job=new_job_id(), priority=PriorityClass.P0, wait_ms=0))
+    await connection.publish(subjects.offer(REGION, HOME), offer, reply=inbox)
+    await yes.wait()
+    assert home.slots.free == 0
+    stopping = asyncio.create_task(desk.stop())
+    # a task that has not begun has nothing to clean up
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait({stopping})
+    await eventually(lambda: home.slots.free == 1)
+    assert home.delivered == []
 
 
 async def test_a_home_that_does_not_answer_is_busy_and_its_late_yes_gets_nothing(
@@ -219,7 +245,7 @@ async def test_a_home_that_does_not_answer_is_busy_and_its_late_yes_gets_nothing
     assert await offers(connection, short).offer(await pull()) is Way.BUSY
     await silent.stop()
     # it thaws, and finds the offer
-    await home.desk(short).start()
+    await home.answer(short)
     late = frozen[0]
     await home.connection.publish(late.subject, late.payload, reply=late.reply)
     await eventually(lambda: home.slots.free == 0)
@@ -247,7 +273,7 @@ async def test_nobody_is_asked_without_a_name_or_with_a_bad_one(
 async def test_another_regions_worker_of_the_same_name_is_not_asked(
     connection: Connection, home: Home, pull: Pull
 ) -> None:
-    await home.desk(region="eu").start()
+    await home.answer(region="eu")
     assert await offers(connection).offer(await pull()) is Way.GONE
     assert home.delivered == []
 
@@ -255,7 +281,7 @@ async def test_another_regions_worker_of_the_same_name_is_not_asked(
 async def test_what_no_longer_fits_with_its_new_headers_stays(
     connection: Connection, home: Home, eventually: Eventually
 ) -> None:
-    await home.desk(HandoverSettings(delivery_s=0.1)).start()
+    await home.answer(HandoverSettings(delivery_s=0.1))
     address = subjects.JobAddress(REGION, PriorityClass.P0, "acme", new_job_id())
     delivery = Delivery(
         subject=address.subject,
@@ -274,7 +300,7 @@ async def test_what_no_longer_fits_with_its_new_headers_stays(
 async def test_a_lease_from_before_a_lost_connection_is_not_handed_on(
     connection: Connection, home: Home, pull: Pull, eventually: Eventually
 ) -> None:
-    await home.desk(HandoverSettings(delivery_s=0.1, wait_s=30.0)).start()
+    await home.answer(HandoverSettings(delivery_s=0.1, wait_s=30.0))
     home.running = 1
     lease = await pull()
     asked = asyncio.create_task(offers(connection).offer(lease))
@@ -297,7 +323,7 @@ async def test_a_delivery_from_before_the_homes_lost_connection_is_not_taken(
     async def note(envelope: Envelope) -> None:
         yes.append(envelope)
 
-    await home.desk().start()
+    await home.answer()
     lease = await pull()
     inbox = connection.new_inbox()
     await connection.subscribe(inbox, note)
@@ -318,7 +344,7 @@ async def test_a_delivery_from_before_the_homes_lost_connection_is_not_taken(
 async def test_an_answer_that_is_no_delivery_is_dropped(
     connection: Connection, home: Home, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await home.desk().start()
+    await home.answer()
     offer = encode(Offer(job=new_job_id(), priority=PriorityClass.P0, wait_ms=0))
 
     async def not_a_delivery(envelope: Envelope) -> None:
@@ -339,7 +365,7 @@ async def test_an_answer_that_is_no_delivery_is_dropped(
 async def test_an_offer_without_an_answer_address_or_that_is_none_keeps_no_slot(
     connection: Connection, home: Home
 ) -> None:
-    await home.desk().start()
+    await home.answer()
     offer = encode(Offer(job=new_job_id(), priority=PriorityClass.P0, wait_ms=0))
     await connection.publish(subjects.offer(REGION, HOME), offer)
     await connection.publish(subjects.offer(REGION, HOME), b"SECRET", reply=connection.new_inbox())

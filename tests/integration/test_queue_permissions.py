@@ -212,6 +212,8 @@ async def test_one_worker_can_hand_a_follow_up_to_another(
         delivered.append(delivery)
 
     await OfferDesk(second, "local", "w2", Slots(1, lambda: len(delivered)), deliver).start()
+    # any answer of the server says that it knows the subscription
+    assert not await ReplyStream(second, "w2").is_cancelled("acme", new_job_id())
     job = Job(prompt="x", tenant="acme", region="local")
     await JobPublisher(acme).publish(job, PriorityClass.P0, publication=1, home="w2")
     lease = Lease(first, await pulled.get())
