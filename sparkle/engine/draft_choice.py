@@ -13,6 +13,8 @@ from sparkle.drafting.width import PLAIN
 from sparkle.engine.plan import TO_GUESS, PassPlan
 from sparkle.engine.scheduler import Written
 
+REST_PASSES = 8
+"""Passes of the same requests until it is asked again whether guesses pay that did not: asking takes time."""
 COPY_ANYWAY = 32
 """Of so many copies that are expected to keep less than the draft model's guesses one is checked even so."""
 
@@ -53,6 +55,9 @@ class DraftChoice:
         self._draft_tokens = draft_tokens
         self._draft_model = draft_model
         self._passed_over: Counter[str] = Counter()
+        # these have no guesses in so many passes more
+        self._resting: Collection[str] = ()
+        self._rest_passes = 0
         # of the last plan
         self._decoding: Collection[str] = ()
         self._chosen: dict[str, Draft] = {}
@@ -74,12 +79,15 @@ class DraftChoice:
     def choose(self, rooms: Mapping[str, int]) -> Mapping[str, tuple[int, ...]]:
         """A `scheduler.Drafts`."""
         self._decoding = rooms.keys()
+        guesses = self._draft_model is not None and not self._rests()
         offers = {
-            request: self._offer(request, min(room, self._draft_tokens)) for request, room in rooms.items()
+            request: self._offer(request, min(room, self._draft_tokens), guesses=guesses)
+            for request, room in rooms.items()
         }
         offers = {request: offer for request, offer in offers.items() if offer}
         width = self._width(len(rooms), offers)
         if width == PLAIN and any(map(_is_guessed, offers.values())):
+            self._resting, self._rest_passes = rooms.keys(), REST_PASSES - 1
             # without the draft model's time the copies may pay
             offers = {request: offer for request, offer in offers.items() if not _is_guessed(offer)}
             width = self._width(len(rooms), offers)
@@ -119,13 +127,21 @@ class DraftChoice:
         sources = {request: offer.sources for request, offer in offers.items()}
         return self._widths.choose(sequences, sources, guesses=any(map(_is_guessed, offers.values())))
 
-    def _offer(self, request: str, room: int) -> Draft:
+    def _rests(self) -> bool:
+        """Whether guesses were found not to pay a few passes ago; one pass is over."""
+        if self._rest_passes and self._resting == self._decoding:
+            self._rest_passes -= 1
+            return True
+        self._rest_passes = 0
+        return False
+
+    def _offer(self, request: str, room: int, *, guesses: bool) -> Draft:
         """Forced tokens and a copy where there are any, elsewhere the draft model's guesses.
 
-        Where both could be, the one of which more is expected to be kept.
+        Where both could be, the one of which more is expected to be kept. `guesses`: if there may be any.
         """
         copy = self._proposers.propose(request, room) if room else Draft()
-        if self._draft_model is None:
+        if not guesses or self._draft_model is None:
             return copy
         guess = Draft((TO_GUESS,) * room, (self._draft_model,) * room)
         if not copy or self._kept(request, copy) >= self._kept(request, guess):

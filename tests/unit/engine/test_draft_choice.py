@@ -10,7 +10,7 @@ import pytest
 from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
 from sparkle.drafting.forced import Forced
-from sparkle.engine.draft_choice import COPY_ANYWAY, DraftChoice
+from sparkle.engine.draft_choice import COPY_ANYWAY, REST_PASSES, DraftChoice
 from sparkle.engine.plan import TO_GUESS, Drawn, PassPlan, Span
 from sparkle.engine.scheduler import Written
 
@@ -193,3 +193,25 @@ def test_a_copy_that_keeps_less_than_guesses_gives_way_to_them_and_is_tried_agai
         right = 3 if draft == (1, 2, 3) else 2
         choice.made.passed(plan(a=draft), written("a", *[True] * right, False), 4.0)
     assert choice.made.choose({"a": 15})["a"] == (1, 2, 3)
+
+
+def test_guesses_that_do_not_pay_are_asked_for_again_a_few_passes_later() -> None:
+    choice = Choice("mtp", a=[], b=[], draft_tokens=3)
+    choice.widths.guesses_are_dear = True
+    asked = [len(choice.widths.asked) for _ in range(2 * REST_PASSES) if not choice.made.choose({"a": 15})]
+    # one question, and then none in the passes that follow
+    assert asked == [1] * REST_PASSES + [2] * REST_PASSES
+    # other requests are another question, and so are copies
+    assert not choice.made.choose({"a": 15, "b": 15})
+    assert len(choice.widths.asked) == 3
+    assert not choice.made.choose({"a": 15, "b": 15})
+    assert len(choice.widths.asked) == 3
+
+
+def test_a_copy_needs_no_leave_of_guesses_that_rest() -> None:
+    copies: list[int] = []
+    choice = Choice("mtp", a=copies, draft_tokens=3)
+    choice.widths.guesses_are_dear = True
+    assert not choice.made.choose({"a": 15})
+    copies += [1, 2, 3]
+    assert choice.made.choose({"a": 15}) == {"a": (1, 2, 3)}
