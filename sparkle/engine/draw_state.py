@@ -81,6 +81,9 @@ class DrawState:
         self.sampling = sampling
         self.position = 0
         self._stream = stream_of(seed)
+        # uniform numbers of places from _made_from on
+        self._made: list[float] = []
+        self._made_from = 0
         penalised = (
             sampling.repetition_penalty != 1.0
             or sampling.presence_penalty != 0.0
@@ -92,6 +95,19 @@ class DrawState:
     def chance(self, ahead: int = 0) -> float:
         """The uniform number of the place that is drawn for, or of one `ahead` of it."""
         return uniform(self._stream, self.position + ahead)
+
+    def chances(self, count: int) -> list[float]:
+        """The same of that place and those behind it, `count` in all."""
+        self.look_ahead(count)
+        start = self.position - self._made_from
+        return self._made[start : start + count]
+
+    def look_ahead(self, count: int) -> None:
+        """Make the numbers of so many places now, and forget those of places that are past."""
+        del self._made[: self.position - self._made_from]
+        self._made_from = self.position
+        made = range(self.position + len(self._made), self.position + count)
+        self._made += [uniform(self._stream, place) for place in made]
 
     def accept(self, token: int) -> None:
         """The token drawn for this position; the next one is for the position after it."""

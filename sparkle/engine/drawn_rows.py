@@ -29,11 +29,14 @@ def width_of(state: DrawState, vocab_size: int) -> int:
 
 def columns_of(state: DrawState, chances: Sequence[float], vocab_size: int) -> Columns:
     """Of rows that the request draws with these uniform numbers."""
-    sampling = state.sampling
-    temperature, width = sampling.temperature or 1.0, width_of(state, vocab_size)
-    alike = (temperature, sampling.top_p, sampling.min_p, width)
-    first, second, third, last = ([value] * len(chances) for value in alike)
-    return [first, second, third, [*chances], last]
+    sampling, rows = state.sampling, len(chances)
+    return [
+        [sampling.temperature or 1.0] * rows,
+        [sampling.top_p] * rows,
+        [sampling.min_p] * rows,
+        [*chances],
+        [width_of(state, vocab_size)] * rows,
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +59,8 @@ class DrawnRows:
     """Of each span the uniform numbers of its guesses' places."""
 
 
-NONE_DRAWN = DrawnRows(
-    firsts=[], counts=[], columns=[[] for _ in NOT_DRAWN], draft_temperatures=[], draft_chances=[]
-)
+NONE_OF_A_SPAN: Columns = [[] for _ in NOT_DRAWN]
+NONE_DRAWN = DrawnRows(firsts=[], counts=[], columns=NONE_OF_A_SPAN, draft_temperatures=[], draft_chances=[])
 
 
 def drawn_rows(
@@ -72,16 +74,21 @@ def drawn_rows(
         count = 1 + len(span.draft) if span.draws else 0
         firsts.append(stop - count)
         counts.append(count)
-        state = states[span.request] if count else None
-        own = [] if state is None else [state.chance(ahead) for ahead in range(count)]
-        temperatures.append(0.0 if state is None else state.sampling.temperature)
+        own, here = list[float](), NONE_OF_A_SPAN
+        if count:
+            state = states[span.request]
+            own = state.chances(count)
+            temperatures.append(state.sampling.temperature)
+            if drawn_on_device(state, vocab_size):
+                here = columns_of(state, own, vocab_size)
+        else:
+            temperatures.append(0.0)
         chances.append(own[:-1])
-        here = own if state is not None and drawn_on_device(state, vocab_size) else []
-        for column, filler in zip(columns, NOT_DRAWN, strict=True):
-            column += [filler] * (len(span.tokens) - len(here))
-        if state is not None and here:
-            for column, values in zip(columns, columns_of(state, here, vocab_size), strict=True):
-                column += values
+        others = len(span.tokens) - len(here[0])
+        for column, filler, values in zip(columns, NOT_DRAWN, here, strict=True):
+            if others:
+                column += [filler] * others
+            column += values
     return DrawnRows(
         firsts=firsts,
         counts=counts,
