@@ -14,6 +14,9 @@ LONGEST = 8
 """Tokens that are compared: more tell no more."""
 CANDIDATES = 32
 """Earlier places that are compared, the latest first: however long the text, a proposal takes no longer."""
+_TOKEN_BITS = 21
+"""Of a token's number in a run's: more than any vocabulary has."""
+_RUN = (1 << SHORTEST * _TOKEN_BITS) - 1
 
 
 class PromptLookup:
@@ -30,9 +33,7 @@ class PromptLookup:
 
     def add(self, request: str, tokens: Sequence[int]) -> None:
         """More tokens of the request's answer, as they were written."""
-        sequence = self._sequences[request]
-        for token in tokens:
-            sequence.append(token)
+        self._sequences[request].extend(tokens)
 
     def propose(self, request: str, count: int, behind: Sequence[int] = ()) -> tuple[int, ...]:
         """What followed where the longest run of the last tokens stood before, the latest of equal ones.
@@ -41,8 +42,7 @@ class PromptLookup:
         has copied, as in Lempel-Ziv coding: a repetition is proposed on and on.
         """
         sequence = self._sequences[request]
-        for token in behind:
-            sequence.append(token)
+        sequence.extend(behind)
         copied = sequence.continued(count)
         for _ in behind:
             sequence.pop()
@@ -58,28 +58,39 @@ class _Sequence:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        # by the place behind them; no run ends at place 0, which stands for none
-        self._latest: dict[tuple[int, ...], int] = {}
+        # of a run, as one number, the place behind it; no run ends at place 0, which stands for none
+        self._latest: dict[int, int] = {}
         self._before = [0]
 
-    def append(self, token: int) -> None:
-        self.tokens.append(token)
-        place = len(self.tokens)
-        before = 0
-        if place >= SHORTEST:
-            run = tuple(self.tokens[-SHORTEST:])
-            before = self._latest.get(run, 0)
-            self._latest[run] = place
-        self._before.append(before)
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More tokens, which may be a long prompt's."""
+        latest, before = self._latest, self._before
+        run, place = self._run(), len(self.tokens)
+        self.tokens += tokens
+        for token in tokens:
+            run = (run << _TOKEN_BITS | token) & _RUN
+            place += 1
+            if place < SHORTEST:
+                before.append(0)
+            else:
+                before.append(latest.get(run, 0))
+                latest[run] = place
 
     def pop(self) -> None:
         """The last token was not appended."""
-        run, before = tuple(self.tokens[-SHORTEST:]), self._before.pop()
+        run, before = self._run(), self._before.pop()
         self.tokens.pop()
         if before:
             self._latest[run] = before
         else:
             self._latest.pop(run, None)
+
+    def _run(self) -> int:
+        """The last tokens as one number."""
+        run = 0
+        for token in self.tokens[-SHORTEST:]:
+            run = run << _TOKEN_BITS | token
+        return run
 
     def continued(self, count: int) -> tuple[int, ...]:
         """A copy of `count` tokens, or none."""
