@@ -29,7 +29,13 @@ def busy_scheduler(*, num_slots: int) -> Scheduler:
     page_tokens = 64
     pages = RUNNING * -(-(PROMPT_TOKENS + ANSWER_TOKENS) // page_tokens)
     made = Scheduler(
-        num_slots=num_slots, num_pages=pages, page_tokens=page_tokens, pass_tokens=16_384, chunk_tokens=16_384
+        num_slots=num_slots,
+        num_pages=pages,
+        page_tokens=page_tokens,
+        pass_tokens=16_384,
+        chunk_tokens=16_384,
+        cached_slots=32,
+        cache_s=600.0,
     )
     classes = list(PriorityClass)
     for number in range(RUNNING + WAITING):

@@ -28,6 +28,7 @@ class AnswerFrames:
         self._stop_tokens = stop_tokens
         self._text = AnswerText(tokenizer, stop=job.sampling.stop, thinking=job.thinking is not Thinking.OFF)
         self._num_tokens = 0
+        self._cached_tokens = 0
         self._drafts = DraftCount()
         # code points handed out of each channel's text
         self._written = dict.fromkeys(Channel, 0)
@@ -36,6 +37,10 @@ class AnswerFrames:
     def stopped(self) -> bool:
         """Whether the text holds a stop string: the answer ends with the token added last."""
         return self._text.stopped
+
+    def cached(self, tokens: int) -> None:
+        """So many of the prompt's tokens need not be read."""
+        self._cached_tokens = tokens
 
     def drafted(self, sources: Sequence[str]) -> None:
         """The tokens added next come of a pass with a draft; `sources`: of each of it who guessed it."""
@@ -66,7 +71,7 @@ class AnswerFrames:
             job=self._job,
             finish_reason=reason,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=0,
+            cached_tokens=self._cached_tokens,
             completion_tokens=self._num_tokens,
             drafts=self._drafts.by_source(),
         )

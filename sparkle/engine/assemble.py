@@ -109,6 +109,8 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
         page_tokens=sizes.page_tokens,
         pass_tokens=sizes.pass_tokens,
         chunk_tokens=sizes.chunk_tokens,
+        cached_slots=sizes.cached_slots,
+        cache_s=sizes.cache_s,
     )
     limits = EngineLimits(
         context_tokens=context_tokens,
@@ -200,6 +202,7 @@ def _log_plan(config: ModelConfig, loaded: Loaded) -> None:
             "state_bytes": plan.state_bytes,
             "kv_tokens": plan.kv_tokens,
             "slots": plan.slots,
+            "cached_slots": plan.cached_slots,
             "skipped_tensors": loaded.skipped,
         },
     )

@@ -14,6 +14,7 @@ from sparkle.engine.arguments import command_line
 from sparkle.engine.frames import (
     LENGTH_BYTES,
     CancelRequest,
+    EndConversation,
     Frame,
     Ready,
     Refused,
@@ -98,6 +99,10 @@ class EngineProcess:
     def cancel(self, job: str) -> None:
         """End a job without an answer; an engine that has ended has forgotten it already."""
         self._write(CancelRequest(job=job))
+
+    def end_conversation(self, tenant: str | None, conversation: str) -> None:
+        """Forget what is kept of a tenant's conversation; an engine that has ended keeps nothing."""
+        self._write(EndConversation(tenant=tenant, conversation=conversation))
 
     @property
     def frames(self) -> AsyncIterator[Frame]:

@@ -122,8 +122,8 @@ class BlockModel:
         # torch has no narrower one for memory that cannot be had
         except RuntimeError:
             raise ConfigError(
-                f"no memory for slots {num_slots} with draft_model {self._directory}, "
-                f"whose sliding_window is {config.window}; lower slots, or leave draft_model out"
+                f"no memory for {num_slots} slots with draft_model {self._directory}, whose sliding_window "
+                f"is {config.window}; lower slots or cached_slots, or leave draft_model out"
             ) from None
         return FloatDFlashHelper(decoder, model, config, ring)
 

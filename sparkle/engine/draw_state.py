@@ -75,10 +75,12 @@ class DrawState:
         prompt: Sequence[int],
         vocab_size: int,
         device: torch.device = CPU,
+        stop_tokens: frozenset[int] = frozenset(),
     ) -> None:
-        """`device`: where the logits will be."""
+        """`device`: where the logits will be; nothing is drawn behind one of `stop_tokens`."""
         self.request = request
         self.sampling = sampling
+        self.stop_tokens = stop_tokens
         self.position = 0
         self._stream = stream_of(seed)
         # uniform numbers of places from _made_from on

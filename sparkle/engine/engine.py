@@ -98,7 +98,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do."""
-        return self._scheduler.has_work
+        return self.idle_s() == 0
+
+    def idle_s(self) -> float:
+        """Seconds until `step` has anything to do, if nothing comes: infinite where nothing is kept."""
+        return max(0.0, self._scheduler.next_pass_s - self._clock())
 
     def submit(self, job: Job, prompt: Sequence[int]) -> Frame:
         """Take a job with its prompt's tokens: Accepted, or Failed and forgotten.
@@ -122,17 +126,24 @@ class Engine:
         return Accepted(job=job.id, prompt_tokens=len(prompt))
 
     def cancel(self, job_id: str) -> None:
-        """Forget a job; slot and pages are free at once. Nothing happens where it is not here."""
+        """End a job without an answer. Nothing happens where it is not here."""
         self._scheduler.cancel(job_id)
         self._forget(job_id)
 
+    def end_conversation(self, tenant: str | None, conversation: str) -> None:
+        """Forget what is kept of a tenant's conversation, and keep nothing of its running jobs."""
+        self._scheduler.end_conversation(tenant, conversation)
+
     def step(self) -> list[Frame]:
-        """One pass, and what came of it."""
+        """One pass, and what came of it; nothing where there is no work."""
         now_s = self._clock()
         frames = self._end_late(now_s)
         if not self.has_work:
             return frames
         plan = self._scheduler.schedule(now_s, self._drafts.choose)
+        for span in plan.spans:
+            if span.fresh:
+                self._answers[span.request].cached(span.start)
         started_s = self._clock()
         result = self._runner.run(plan, self._states)
         took_s = self._clock() - started_s
@@ -140,7 +151,8 @@ class Engine:
         for job_id, sources in self._drafts.sources(plan).items():
             self._answers[job_id].drafted(sources)
         for job_id in result.broken:
-            self.cancel(job_id)
+            self._scheduler.fail(job_id)
+            self._forget(job_id)
             log.error("logits_not_finite", extra={"job": job_id})
             reason = "the model's output is not finite"
             # another worker's hardware may do better; deliveries are counted
@@ -172,13 +184,20 @@ class Engine:
                 arrived_s=self._clock(),
                 deadline_s=self._deadline_s(job),
                 tenant=job.tenant,
+                conversation=job.conversation,
             )
         )
         self._answers[job.id] = AnswerFrames(
             job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens
         )
         self._states[job.id] = DrawState(
-            job.id, job.sampling, seed_of(job), prompt, self._limits.vocab_size, self._runner.device
+            job.id,
+            job.sampling,
+            seed_of(job),
+            prompt,
+            self._limits.vocab_size,
+            self._runner.device,
+            stop_tokens,
         )
         self._drafts.start(job.id, prompt)
 

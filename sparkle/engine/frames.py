@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 from sparkle.errors import EngineError, FailureCode
 from sparkle.schemas.answer import Channel, FinishReason
@@ -34,6 +34,15 @@ class CancelRequest:
 
     kind: ClassVar[str] = "cancel"
     job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndConversation:
+    """Worker to engine: forget what is kept of a conversation, and keep nothing of its running jobs."""
+
+    kind: ClassVar[str] = "end_conversation"
+    tenant: str | None
+    conversation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +134,11 @@ class Failed:
     retryable: bool
 
 
-Frame = Submit | CancelRequest | Shutdown | Ready | Refused | Accepted | Delta | Finished | Failed
+ToEngine = Submit | CancelRequest | EndConversation | Shutdown
+ToWorker = Ready | Refused | Accepted | Delta | Finished | Failed
+Frame = ToEngine | ToWorker
 
-_KINDS: dict[str, type[Frame]] = {
-    frame.kind: frame
-    for frame in (Submit, CancelRequest, Shutdown, Ready, Refused, Accepted, Delta, Finished, Failed)
-}
+_KINDS: dict[str, type[Frame]] = {frame.kind: frame for frame in (*get_args(ToEngine), *get_args(ToWorker))}
 
 
 def encode(frame: Frame) -> bytes:

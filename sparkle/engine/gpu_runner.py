@@ -13,12 +13,12 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.fresh_slot import make_fresh
 from sparkle.engine.plan import PassPlan, PassResult, Span, joined
 from sparkle.engine.prompt_pass import PromptPass, Reader
 from sparkle.engine.rows import Rows, following_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.short_spans import GivenCount, ShortSpans
+from sparkle.engine.slot_upkeep import SlotUpkeep
 from sparkle.engine.transfer import pack, padded
 from sparkle.engine.verify_pass import DraftModel, Verifier
 from sparkle.engine.windows import Windows
@@ -35,7 +35,7 @@ class Fp8Model(Verifier, Reader, Protocol):
 
 
 class GpuRunner:
-    """Owns cache and graphs. A fresh request's slot and pages are zeroed before the model sees them."""
+    """Owns cache and graphs."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GpuRunner:
     ) -> None:
         """Captures a graph for each bucket of `widths`, which begin with 1, and for chunks of `prompt_rows`.
 
-        `max_pages`: the most pages that one request holds. Spans wider than the widest of `widths` are read
-        as prompts are. `helper` fills in drafts of TO_GUESS. In measurements `given_count` stands in for
-        comparing drafts, and `buckets` for those of `widths`.
+        `num_slots` requests take part in a pass at most, `max_pages` is the most pages that one holds. Spans
+        wider than the widest of `widths` are read as prompts are. `helper` fills in drafts of TO_GUESS. In
+        measurements `given_count` stands in for comparing drafts, and `buckets` for those of `widths`.
         """
         self.device = cache.keys.device
         self.draft_model = None if helper is None else helper.name
@@ -63,9 +63,14 @@ class GpuRunner:
         self._helper = helper
         self._cache = cache
         self._sampler = sampler
-        # one row a slot, written once a request
-        self._page_tables = torch.full((num_slots, max_pages), -1, dtype=torch.int32, device=self.device)
-        self.windows = Windows(num_slots)
+        self.windows = Windows(cache.num_slots)
+        self._upkeep = SlotUpkeep(
+            cache,
+            None if helper is None else helper.slot_state,
+            max_pages=max_pages,
+            windows=self.windows,
+        )
+        self._page_tables = self._upkeep.page_tables
         pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._short = ShortSpans(
             model,
@@ -73,6 +78,7 @@ class GpuRunner:
             sampler,
             self.windows,
             self._page_tables,
+            num_slots=num_slots,
             widths=widths,
             helper=helper,
             given_count=given_count,
@@ -87,25 +93,19 @@ class GpuRunner:
 
     @torch.inference_mode()
     def time_passes(self) -> None:
-        """Fill in `pass_ms`. Due before the first pass: slots and pages are written, as by any request."""
-        self.pass_ms = self._short.times_ms(self._clear)
+        """Fill in `pass_ms`. Due before the first pass: slots and pages are written, and wiped again."""
+        self.pass_ms = self._short.times_ms(self._upkeep)
 
     @torch.inference_mode()
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
-        for span in plan.spans:
-            if span.fresh:
-                self._clear(span)
+        self._upkeep.before(plan)
         groups, long = self._short.split(plan.spans)
         results = [self._short.run(spans, states) for spans in groups]
         if long:
             results.append(self._read(long, states))
+        self._upkeep.after(plan)
         return joined(plan.spans, *results)
-
-    def _clear(self, span: Span) -> None:
-        drafting = () if self._helper is None else self._helper.slot_state(span.slot)
-        make_fresh(span, self._cache, self._page_tables, drafting)
-        self.windows.empty(span.slot)
 
     def _read(self, spans: Sequence[Span], states: Mapping[str, DrawState]) -> PassResult:
         """Chunks of prompts, none with a draft."""

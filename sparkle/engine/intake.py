@@ -13,6 +13,7 @@ from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import (
     LENGTH_BYTES,
     CancelRequest,
+    EndConversation,
     Failed,
     Frame,
     Shutdown,
@@ -50,7 +51,7 @@ class Broken:
     error: Exception
 
 
-Order = Prepared | Failed | CancelRequest | Shutdown | Broken
+Order = Prepared | Failed | CancelRequest | EndConversation | Shutdown | Broken
 
 
 class Intake:
@@ -96,7 +97,7 @@ class Intake:
                 with self._lock:
                     self._pending.pop(frame.job, None)
                 self.orders.put(frame)
-            case Shutdown():
+            case EndConversation() | Shutdown():
                 self.orders.put(frame)
             case _:
                 raise EngineError(f"frame of kind {frame.kind} is for the worker, not for the engine")

@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 
 from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.assemble import Assembly, assemble
@@ -59,11 +60,12 @@ def _jobs(assembly: Assembly) -> Iterator[Job]:
     """Prompts of each length, and some that are read in chunks, where the context allows them."""
     whole = assembly.sizes.pass_tokens
     # behind seven chunks attention has four parts to join, each of which it does in another way
-    for length in (*PROMPT_TOKENS, *(chunks * whole + PROMPT_TOKENS[-1] for chunks in (1, 7))):
+    lengths = (*PROMPT_TOKENS, *(chunks * whole + PROMPT_TOKENS[-1] for chunks in (1, 7)))
+    for token, (length, sampling) in enumerate(product(lengths, SAMPLINGS)):
         if length + 2 > assembly.context_tokens:
             break
-        for sampling in SAMPLINGS:
-            yield Job(prompt_tokens=[1] * length, max_tokens=2, sampling=sampling)
+        # each begins with another token: none finds what is cached of those before it
+        yield Job(prompt_tokens=[token] * length, max_tokens=2, sampling=sampling)
 
 
 if __name__ == "__main__":

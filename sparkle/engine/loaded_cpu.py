@@ -37,14 +37,15 @@ class LoadedCpu:
                 config,
                 num_pages=sizes.num_pages,
                 page_tokens=sizes.page_tokens,
-                num_slots=sizes.slots,
+                num_slots=sizes.state_slots,
                 device=device,
                 dtype=dtype,
             )
         # torch has no narrower one for memory that cannot be had
         except RuntimeError:
             raise ConfigError(
-                f"no memory for kv_tokens {sizes.kv_tokens} and slots {sizes.slots}; lower one of them"
+                f"no memory for kv_tokens {sizes.kv_tokens}, slots {sizes.slots} and "
+                f"cached_slots {sizes.cached_slots}; lower one of them"
             ) from None
         self._helper = None if draft is None else draft.in_float32(self._decoder, weights, self._cache)
         watch.lap("cache_s")
@@ -53,11 +54,12 @@ class LoadedCpu:
             free_bytes=None,
             needs=Needs(
                 weights_bytes=tensor_bytes(weights),
-                slot_bytes=(self._cache.states.nbytes + self._cache.columns.nbytes) // sizes.slots,
+                slot_bytes=(self._cache.states.nbytes + self._cache.columns.nbytes) // sizes.state_slots,
                 page_bytes=(self._cache.keys.nbytes + self._cache.values.nbytes) // sizes.num_pages,
                 workspace_bytes=0,
             ),
             slots=sizes.slots,
+            cached_slots=sizes.cached_slots,
             num_pages=sizes.num_pages,
             page_tokens=sizes.page_tokens,
         )
@@ -68,7 +70,6 @@ class LoadedCpu:
             self._decoder,
             self._cache,
             sampler,
-            num_slots=self.sizes.slots,
             max_pages=max_pages,
             helper=self._helper,
         )

@@ -63,14 +63,14 @@ class LoadedGpu:
                 config,
                 num_pages=self.plan.num_pages,
                 page_tokens=sizes.page_tokens,
-                num_slots=sizes.slots,
+                num_slots=sizes.state_slots,
                 device=device,
             )
             self._decoder = Fp8Decoder(config, weights)
             self._helper = (
                 None
                 if draft is None
-                else draft.in_fp8(self._decoder, weights, self.cache, num_slots=sizes.slots)
+                else draft.in_fp8(self._decoder, weights, self.cache, num_slots=sizes.state_slots)
             )
         except torch.OutOfMemoryError:
             raise ConfigError(

@@ -44,6 +44,11 @@ class MemoryPlan:
 
     needs: Needs
     slots: int
+    """Requests that run at once."""
+
+    cached_slots: int
+    """Slots besides, for checkpoints."""
+
     num_pages: int
     page_tokens: int
 
@@ -55,7 +60,7 @@ class MemoryPlan:
     @property
     def state_bytes(self) -> int:
         """All slots."""
-        return self.slots * self.needs.slot_bytes
+        return (self.slots + self.cached_slots) * self.needs.slot_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -76,7 +81,8 @@ class MemoryPlan:
             f"memory plan for {self.device}{free}",
             f"  weights    {_gb(needs.weights_bytes):>9}",
             f"  workspace  {_gb(needs.workspace_bytes):>9}",
-            f"  slots      {_gb(self.state_bytes):>9}  {self.slots} of {needs.slot_bytes / 1e6:,.1f} MB",
+            f"  slots      {_gb(self.state_bytes):>9}  {self.slots} and {self.cached_slots} for checkpoints, "
+            f"of {needs.slot_bytes / 1e6:,.1f} MB",
             f"  KV pages   {_gb(self.kv_bytes):>9}  {self.kv_tokens:,} tokens in {self.num_pages:,} pages "
             f"of {self.page_tokens}",
             f"  in all     {_gb(self.total_bytes):>9}",
@@ -107,7 +113,7 @@ def plan_memory(
     Raises ConfigError, with what is there and what is needed, where it does not fit; and where pages are
     left over for less than one conversation of the wanted length.
     """
-    taken = needs.weights_bytes + needs.workspace_bytes + sizes.slots * needs.slot_bytes
+    taken = needs.weights_bytes + needs.workspace_bytes + sizes.state_slots * needs.slot_bytes
     wanted_tokens = sizes.kv_tokens or sizes.wanted_tokens(config.max_context_tokens)
     wanted_bytes = -(-wanted_tokens // sizes.page_tokens) * needs.page_bytes
     if taken + wanted_bytes > free_bytes:
@@ -116,15 +122,16 @@ def plan_memory(
             f"{device} has {_gb(free_bytes)} of memory free but {_gb(taken + wanted_bytes)} are needed: "
             f"{_gb(needs.weights_bytes)} for weights, "
             f"{_gb(needs.workspace_bytes)} for a pass of {sizes.pass_tokens:,} tokens, "
-            f"{_gb(sizes.slots * needs.slot_bytes)} for {sizes.slots} slots, "
+            f"{_gb(sizes.state_slots * needs.slot_bytes)} for {sizes.state_slots} slots, "
             f"{_gb(wanted_bytes)} for {wanted_tokens:,} KV tokens; "
-            f"lower {limit}, slots or pass_tokens, or end what else is in it"
+            f"lower {limit}, slots, cached_slots or pass_tokens, or end what else is in it"
         )
     return MemoryPlan(
         device=device,
         free_bytes=free_bytes,
         needs=needs,
         slots=sizes.slots,
+        cached_slots=sizes.cached_slots,
         num_pages=(free_bytes - taken) // needs.page_bytes if sizes.kv_tokens is None else sizes.num_pages,
         page_tokens=sizes.page_tokens,
     )

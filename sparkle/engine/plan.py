@@ -36,7 +36,7 @@ class Span:
     behind each token of it and one behind the token in front of it."""
 
     fresh: bool
-    """Whether nothing of the request was read yet: the runner zeroes its slot and its pages first."""
+    """Whether slot and pages are the request's since this pass: the runner notes which pages they are."""
 
     draft: tuple[int, ...] = ()
     """Guesses of what follows the request's last token, at most MAX_DRAFT_TOKENS: `tokens` is that one and
@@ -58,10 +58,37 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What is to be done to slots and pages beside a pass, in this order; the pass comes before `saved`.
+
+    A copy is a pair: from, to. Nothing that is copied from is written to in the same pass.
+    """
+
+    wiped_slots: tuple[int, ...] = ()
+    """They became free: nothing of what they hold may stay."""
+
+    wiped_pages: tuple[int, ...] = ()
+    """The same."""
+
+    page_copies: tuple[tuple[int, int], ...] = ()
+    """A checkpoint's last page, for a request that writes on behind it."""
+
+    restored: tuple[tuple[int, int], ...] = ()
+    """A checkpoint's slot, for a request that goes on from it."""
+
+    saved: tuple[tuple[int, int], ...] = ()
+    """A request's slot behind its span of this pass, for a checkpoint."""
+
+
+NO_UPKEEP = Upkeep()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlan:
-    """One pass through the model. Spans are of different requests; an empty plan is no pass."""
+    """One pass through the model. Spans are of different requests; there may be none."""
 
     spans: tuple[Span, ...]
+    upkeep: Upkeep = NO_UPKEEP
 
     @property
     def num_tokens(self) -> int:
@@ -85,6 +112,7 @@ class PassResult:
 
     drawn: tuple[Drawn, ...]
     """One token a span; of a span with a draft, as many as agree with it and the one after them, in order.
+    None behind one that ends the answer: the state then is that of its tokens, and can be gone on from.
     As many of the span's rows stay in the cache: those that the drawn tokens follow."""
 
     broken: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
+import math
 import resource
 import signal
 import socket
@@ -21,7 +22,16 @@ from typing import TYPE_CHECKING
 
 from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.failures import kind_of, place_of
-from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Refused, Shutdown, encode
+from sparkle.engine.frames import (
+    CancelRequest,
+    EndConversation,
+    Failed,
+    Frame,
+    Ready,
+    Refused,
+    Shutdown,
+    encode,
+)
 from sparkle.engine.intake import Broken, Intake, Order, Prepared
 from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import UNUSABLE_CODE
@@ -87,7 +97,7 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
     """Follow orders and run passes until a Shutdown. Raises what made the frames unreadable."""
     while True:
         frames: list[Frame] = []
-        for order in _waiting(orders, block=not engine.has_work):
+        for order in _waiting(orders, engine.idle_s()):
             match order:
                 case Shutdown():
                     return
@@ -95,22 +105,23 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
                     raise order.error
                 case CancelRequest():
                     engine.cancel(order.job)
+                case EndConversation():
+                    engine.end_conversation(order.tenant, order.conversation)
                 case Failed():
                     frames.append(order)
                 case Prepared():
                     frames.append(engine.submit(order.job, order.prompt))
-        if engine.has_work:
-            frames += engine.step()
+        frames += engine.step()
         if frames:
             send(frames)
 
 
-def _waiting(orders: SimpleQueue[Order], *, block: bool) -> Iterator[Order]:
-    """All orders there are; where `block`, at least one."""
+def _waiting(orders: SimpleQueue[Order], idle_s: float) -> Iterator[Order]:
+    """All orders there are; for the first one it waits up to `idle_s`, which may be for ever."""
     try:
+        yield orders.get(timeout=None if math.isinf(idle_s) else idle_s)
         while True:
-            yield orders.get(block)
-            block = False
+            yield orders.get_nowait()
     except Empty:
         return
 

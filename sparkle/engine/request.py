@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from sparkle.engine.blocks import BlockChain
+from sparkle.engine.checkpoint_places import CheckpointPlaces
+from sparkle.engine.checkpoints import Checkpoint
 from sparkle.errors import IllegalMove
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.priority import PriorityClass
@@ -60,6 +63,9 @@ class Request:
     tenant: str | None = None
     """Whose it is."""
 
+    conversation: str | None = None
+    """Which of the tenant's conversations it is part of."""
+
     state: RequestState = field(default=RequestState.WAITING, init=False)
     """Changed by `move_to` alone."""
 
@@ -81,6 +87,21 @@ class Request:
     pages: tuple[int, ...] = field(default=(), init=False)
     """Its KV pages, in order, while it is read or decodes."""
 
+    placed: bool = field(default=False, init=False)
+    """Whether the runner knows its slot and pages: a pass with it was planned."""
+
+    chain: BlockChain | None = field(default=None, init=False)
+    """The names of its tokens' blocks; None where nothing is kept of any request. Set by Holdings, as is:"""
+
+    places: CheckpointPlaces | None = field(default=None, init=False)
+    """Where checkpoints are taken while its prompt is read."""
+
+    checkpoints: list[Checkpoint] = field(default_factory=list[Checkpoint], init=False)
+    """What it went on from, and what was taken of it."""
+
+    leaves_state: bool = field(default=True, init=False)
+    """Whether its state may be kept when it has ended; not where its conversation has."""
+
     finish: FinishReason | None = field(default=None, init=False)
     """Why the answer ended; None before, and for a request that ended without an answer."""
 
@@ -88,6 +109,11 @@ class Request:
     def worst_case_tokens(self) -> int:
         """Length if the answer is as long as it may be."""
         return len(self.prompt) + self.max_answer_tokens
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and answer so far."""
+        return (*self.prompt, *self.answer) if self.answer else self.prompt
 
     @property
     def unread_tokens(self) -> int:

@@ -13,10 +13,10 @@ from torch import Tensor
 from sparkle.drafting.helper import Helper
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.fresh_slot import make_fresh
 from sparkle.engine.plan import PassPlan, PassResult, Span
 from sparkle.engine.rows import following_rows, kept_rows, rows_of, wanted_rows
 from sparkle.engine.sampler import Sampler
+from sparkle.engine.slot_upkeep import SlotUpkeep
 from sparkle.model.cache import SequenceCache
 from sparkle.model.decoder import PassBatch
 from sparkle.model.dflash_selector import Draws
@@ -39,7 +39,7 @@ class DraftModel(Helper[PassBatch, PassBatch], Protocol):
 
 
 class Runner:
-    """Owns the cache. A fresh request's slot and pages are zeroed before the model sees them.
+    """Owns the cache.
 
     Where the model does not agree with a whole draft, the slot goes back to what it was in front of the span,
     and the rows that stay are read again.
@@ -51,7 +51,6 @@ class Runner:
         cache: SequenceCache,
         sampler: Sampler,
         *,
-        num_slots: int,
         max_pages: int,
         helper: DraftModel | None = None,
     ) -> None:
@@ -64,15 +63,17 @@ class Runner:
         self._helper = helper
         self._cache = cache
         self._sampler = sampler
-        # one row a slot, written once a request: a pass then only picks rows
-        self._page_tables = torch.full((num_slots, max_pages), -1, dtype=torch.int32)
+        self._upkeep = SlotUpkeep(cache, None if helper is None else helper.slot_state, max_pages=max_pages)
 
     @torch.inference_mode()
     def run(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
-        for span in plan.spans:
-            if span.fresh:
-                self._clear(span)
+        self._upkeep.before(plan)
+        result = self._pass(plan, states) if plan.spans else PassResult(drawn=())
+        self._upkeep.after(plan)
+        return result
+
+    def _pass(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         guessed = dict(self._guess([span for span in plan.spans if span.guesses], states))
         spans = [
             span.with_draft(guessed[span.request]) if span.request in guessed else span for span in plan.spans
@@ -99,10 +100,6 @@ class Runner:
                 kept=torch.tensor(kept_rows(spans, drawn)),
             )
         return dataclasses.replace(result, guessed=guessed)
-
-    def _clear(self, span: Span) -> None:
-        drafting = () if self._helper is None else self._helper.slot_state(span.slot)
-        make_fresh(span, self._cache, self._page_tables, drafting)
 
     def _guess(
         self, spans: Sequence[Span], states: Mapping[str, DrawState]
@@ -133,7 +130,7 @@ class Runner:
             span_starts=torch.tensor(rows.span_starts),
             slots=slots,
             contexts=torch.tensor(rows.contexts),
-            page_tables=self._page_tables[slots, :width],
+            page_tables=self._upkeep.page_tables[slots, :width],
             logit_rows=torch.tensor(wanted_rows(spans, rows.span_starts), dtype=torch.int64),
         )
 

@@ -47,7 +47,8 @@ class Sampler:
         """The next tokens of each state, which is moved on by them; `drafts` has one for each, () for none.
 
         `logits`, float32 [rows, padded vocab]: of each state one row, and one behind each token of its draft.
-        One token is drawn without a draft; with one, as many as agree with it, and the one after them.
+        One token is drawn without a draft; with one, as many as agree with it, and the one after them; none
+        behind a stop token.
         A state whose first row has a logit that is not finite is broken: nothing is drawn, it stays. Such a
         row further on ends what counts of its draft: without one it is the first of the next pass.
         """
@@ -78,7 +79,7 @@ class Sampler:
                 logprob, top = logprobs.get(row, (None, ()))
                 drawn.append(Drawn(request=state.request, token=tokens[row], logprob=logprob, top=top))
                 state.accept(tokens[row])
-                if tokens[row] != guess:
+                if tokens[row] != guess or tokens[row] in state.stop_tokens:
                     break
             first += 1 + len(draft)
         return PassResult(drawn=tuple(drawn), broken=tuple(broken))

@@ -9,7 +9,7 @@
 6. Of what is left prompts are read, as `prompt_rows.py` shares it out: all where nobody waits for the pass.
 7. The chunk that ends a prompt draws the first token of the answer.
 8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
-9. Slot and pages of an ended request are free for the next pass; the runner zeroes both before they are used.
+9. What an ended request held is a checkpoint, or free for the next pass, which wipes it first: `holdings.py`.
 10. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
 11. `late` names those that cannot end before their deadline, as soon as that is certain.
 12. `check_integrity` proves that every slot and every page is either free or held exactly once.
@@ -17,16 +17,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sparkle.engine.pages import PagePool
+from sparkle.engine.holdings import Holdings
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.rounds import Rounds
-from sparkle.engine.slots import SlotPool
 from sparkle.engine.waiting import Waiting
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
@@ -54,16 +54,30 @@ class Written:
 
 
 class Scheduler:
-    """Owns all requests, the slots and the pages."""
+    """Owns all requests, and what they hold."""
 
     def __init__(
-        self, *, num_slots: int, num_pages: int, page_tokens: int, pass_tokens: int, chunk_tokens: int
+        self,
+        *,
+        num_slots: int,
+        num_pages: int,
+        page_tokens: int,
+        pass_tokens: int,
+        chunk_tokens: int,
+        cached_slots: int = 0,
+        cache_s: float = 0.0,
     ) -> None:
-        """`chunk_tokens`: rows of a pass that read prompts beside answers, as `prompt_rows.py` has it."""
+        """`num_slots` requests run at once; `cached_slots` more are there for checkpoints.
+
+        `chunk_tokens`: rows of a pass that read prompts beside answers, as `prompt_rows.py` has it. A
+        checkpoint is kept for `cache_s` after its last use; 0 keeps none.
+        """
         assert pass_tokens > num_slots, "prompts would starve"
         self._pass_tokens = pass_tokens
-        self._slots = SlotPool(num_slots)
-        self._pages = PagePool(num_pages, page_tokens)
+        self._num_slots = num_slots
+        self.holdings = Holdings(
+            num_slots=num_slots + cached_slots, num_pages=num_pages, page_tokens=page_tokens, cache_s=cache_s
+        )
         self._requests: dict[str, Request] = {}
         self._waiting = Waiting()
         self._running: list[Request] = []
@@ -78,6 +92,16 @@ class Scheduler:
         return bool(self._requests)
 
     @property
+    def next_pass_s(self) -> float:
+        """When a pass is due, on the clock of `schedule`: at once for a request, or to wipe something.
+
+        Where there is neither, when the first checkpoint's time is over; infinite where there is none.
+        """
+        if self._requests or self.holdings.needs_upkeep:
+            return -math.inf
+        return self.holdings.checkpoints.next_expiry_s
+
+    @property
     def pass_tokens(self) -> int:
         """Rows of a full pass."""
         return self._pass_tokens
@@ -89,16 +113,16 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A new request waits. Raises EngineError where it could never be admitted."""
-        needed = self._pages.pages_for(request.worst_case_tokens)
-        if needed > self._pages.num_pages:
-            raise EngineError(
-                f"request {request.id} needs {needed} pages but there are {self._pages.num_pages}"
-            )
+        pages = self.holdings.pages
+        needed = pages.pages_for(request.worst_case_tokens)
+        if needed > pages.num_pages:
+            raise EngineError(f"request {request.id} needs {needed} pages but there are {pages.num_pages}")
         assert request.id not in self._requests
         assert request.state is RequestState.WAITING
         self._arrivals += 1
         request.arrival = self._arrivals
         self._rounds.join(request)
+        self.holdings.name(request)
         self._requests[request.id] = request
         self._waiting.add(request)
 
@@ -108,6 +132,20 @@ class Scheduler:
         if request is not None:
             self._end(request, None)
         return request is not None
+
+    def fail(self, request_id: str) -> None:
+        """End a request whose state cannot be trusted; what it went on from and was taken of it goes too."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._end(request, None, is_sound=False)
+            self.holdings.forget(request.checkpoints)
+
+    def end_conversation(self, tenant: str | None, conversation: str) -> None:
+        """Forget what is kept of a tenant's conversation, and keep nothing of what is still running of it."""
+        for request in self._requests.values():
+            if (request.tenant, request.conversation) == (tenant, conversation):
+                request.leaves_state = False
+        self.holdings.forget(self.holdings.checkpoints.end_conversation(tenant, conversation))
 
     def finish(self, request_id: str, reason: FinishReason) -> None:
         """End a request for what its text shows, a stop string; nothing where it has ended."""
@@ -123,12 +161,17 @@ class Scheduler:
         return [
             request.id
             for request in self._requests.values()
-            if now_s + request.unread_tokens // self._pass_tokens * full_pass_s >= request.deadline_s
+            if self._is_late(request, request.unread_tokens, now_s, full_pass_s)
+            and not (
+                request.state is RequestState.WAITING
+                and self._is_in_time_with_cache(request, now_s, full_pass_s)
+            )
         ]
 
     def schedule(self, now_s: float, drafts: Drafts = no_drafts) -> PassPlan:
         """The next pass; an empty one where there is nothing to do. `now_s`: on the clock of `arrived_s`."""
         assert self._in_flight is None, "the pass before has not been applied"
+        self.holdings.begin(now_s)
         self._admit(now_s)
         decoding = [request for request in self._running if request.state is RequestState.DECODING]
         reading = [request for request in self._running if request.state is RequestState.READING]
@@ -144,8 +187,8 @@ class Scheduler:
             budget -= len(span.draft)
             self._in_flight.append((request, span))
         for request, rows in self._prompt_rows.share(reading, decoding, budget, now_s):
-            self._in_flight.append((request, _prompt_span(request, rows)))
-        return PassPlan(spans=tuple(span for _, span in self._in_flight))
+            self._in_flight.append((request, self._read(request, rows)))
+        return PassPlan(spans=tuple(span for _, span in self._in_flight), upkeep=self.holdings.upkeep())
 
     def apply(self, result: PassResult) -> list[Written]:
         """Take the result of the pass planned last; one event for each token of a request still here.
@@ -155,29 +198,25 @@ class Scheduler:
         assert self._in_flight is not None, "no pass has been planned"
         drawn = result.by_request
         events: list[Written] = []
-        for request, span in self._in_flight:
+        in_flight, self._in_flight = self._in_flight, None
+        self.holdings.settle()
+        for request, span in in_flight:
             if request.state is RequestState.ENDED:
                 continue
             request.computed = span.start + len(span.tokens)
+            request.placed = True
             if span.draws:
                 draft = result.guessed.get(request.id, span.draft)
                 events += self._write(request, draft, drawn[request.id])
-        self._in_flight = None
         return events
 
     def check_integrity(self) -> None:
-        """Every slot and page is free or held exactly once, by a request that runs. For tests."""
-        held_slots = [request.slot for request in self._running]
-        assert sorted([*self._slots.free, *(slot for slot in held_slots if slot is not None)]) == list(
-            range(self._slots.num_slots)
-        ), "a slot is lost or held twice"
-        held_pages = [page for request in self._running for page in request.pages]
-        assert sorted([*self._pages.free, *held_pages]) == list(range(self._pages.num_pages)), (
-            "a page is lost or held twice"
-        )
+        """Every slot and page is free or in use as often as is counted. For tests."""
+        self.holdings.check_integrity(self._running)
+        pages = self.holdings.pages
         for request in self._running:
             assert request.state in (RequestState.READING, RequestState.DECODING)
-            assert len(request.pages) == self._pages.pages_for(request.worst_case_tokens)
+            assert len(request.pages) == pages.pages_for(request.worst_case_tokens)
             assert request.computed <= len(request.prompt) + len(request.answer) <= request.worst_case_tokens
         assert all(request.state is RequestState.WAITING for request in self._waiting)
         assert all(request.slot is None and not request.pages for request in self._waiting)
@@ -185,20 +224,31 @@ class Scheduler:
         assert self._running == sorted(self._running, key=_by_class)
 
     def _admit(self, now_s: float) -> None:
-        while self._slots.num_free:
-            request = self._waiting.next_admitted(now_s, self._fits)
+        while len(self._running) < self._num_slots:
+            request = self._waiting.next_admitted(now_s, self.holdings.has_room)
             if request is None:
                 return
-            pages = self._pages.take(self._pages.pages_for(request.worst_case_tokens))
-            assert pages is not None, "it was said to fit"
             self._waiting.remove(request)
-            request.pages = pages
-            request.slot = self._slots.take()
+            if not self.holdings.admit(request):
+                self._waiting.add(request)
+                return
             request.move_to(RequestState.READING)
             insort(self._running, request, key=_by_class)
 
-    def _fits(self, request: Request) -> bool:
-        return self._pages.pages_for(request.worst_case_tokens) <= self._pages.num_free
+    def _read(self, request: Request, rows: int) -> Span:
+        """The next chunk of a prompt, of at most so many rows."""
+        places = request.places
+        end = request.computed + rows if places is None else places.chunk_end(request.computed, rows)
+        span = _prompt_span(request, end)
+        self.holdings.take_checkpoint(request, end)
+        return span
+
+    def _is_late(self, request: Request, unread_tokens: int, now_s: float, full_pass_s: float) -> bool:
+        return now_s + unread_tokens // self._pass_tokens * full_pass_s >= request.deadline_s
+
+    def _is_in_time_with_cache(self, request: Request, now_s: float, full_pass_s: float) -> bool:
+        unread_tokens = request.unread_tokens - self.holdings.cached_tokens(request)
+        return not self._is_late(request, unread_tokens, now_s, full_pass_s)
 
     def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
         assert len(drawn) <= 1 + len(draft), "more was drawn than was read"
@@ -218,16 +268,18 @@ class Scheduler:
                 break
         return events
 
-    def _end(self, request: Request, reason: FinishReason | None) -> None:
+    def _end(self, request: Request, reason: FinishReason | None, *, is_sound: bool = True) -> None:
         group = self._waiting if request.state is RequestState.WAITING else self._running
         group.remove(request)
         del self._requests[request.id]
         request.move_to(RequestState.ENDED)
         request.finish = reason
         if request.slot is not None:
-            self._slots.give_back(request.slot)
-            self._pages.give_back(request.pages)
-        request.slot, request.pages = None, ()
+            self.holdings.release(request, is_sound=is_sound and not self._is_in_flight(request))
+
+    def _is_in_flight(self, request: Request) -> bool:
+        # what `computed` says is not what its slot holds
+        return any(request is one for one, _ in self._in_flight or ())
 
 
 def _by_class(request: Request) -> tuple[str, int]:
@@ -253,17 +305,15 @@ def _decode_span(request: Request, draft: tuple[int, ...]) -> Span:
     )
 
 
-def _prompt_span(request: Request, rows: int) -> Span:
+def _prompt_span(request: Request, stop: int) -> Span:
     assert request.slot is not None
-    stop = request.computed + rows
-    tokens = request.prompt[request.computed : stop]
     return Span(
         request=request.id,
         slot=request.slot,
         start=request.computed,
-        tokens=tokens,
+        tokens=request.prompt[request.computed : stop],
         pages=request.pages,
-        draws=request.computed + len(tokens) == len(request.prompt),
-        fresh=request.computed == 0,
+        draws=stop == len(request.prompt),
+        fresh=not request.placed,
         following=request.prompt[stop] if stop < len(request.prompt) else None,
     )

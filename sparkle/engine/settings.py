@@ -25,6 +25,10 @@ NO_DRAFT_MODEL = "none"
 MOST_TOKENS = 10**12
 """Far more than any memory holds: above it, sizes in bytes would fit no machine integer."""
 MOST_THREADS = 1024
+MOST_CACHE_S = 86_400.0
+"""A day: what is kept in memory is kept for a short while."""
+CPU_CACHED_SLOTS = 8
+GPU_CACHED_SLOTS = 32
 UNUSABLE_CODE = 2
 """The process's exit code where the model or a setting cannot be used: starting it again will not help."""
 
@@ -49,6 +53,8 @@ class Sizes:
     """None until the memory plan says what is left."""
 
     max_context_tokens: int | None
+    cached_slots: int = 0
+    cache_s: float = 0.0
     draft_tokens: int = 0
     draft_model: str | None = NO_DRAFT_MODEL
     """None is the checkpoint's own draft head, where it has one."""
@@ -66,6 +72,11 @@ class Sizes:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens} but must be at least page_tokens, {self.page_tokens}"
             )
+
+    @property
+    def state_slots(self) -> int:
+        """Slots in all."""
+        return self.slots + self.cached_slots
 
     @property
     def num_pages(self) -> int:
@@ -120,6 +131,19 @@ class EngineSettings:
     max_context_tokens: int | None = None
     """Longest prompt and answer together; None is the model's own limit. Never more than kv_tokens."""
 
+    cache_s: float = 600.0
+    """Seconds that states of prompts and answers are kept after their last use, in the engine's memory alone.
+
+    A prompt that begins with the same tokens, of the same tenant, is not read again up to there. They leave
+    sooner where memory is needed. 0 keeps none.
+    """
+
+    cached_slots: int | None = None
+    """Slots for such states beside those of `slots`: 8 on the CPU, 32 on a GPU; none where cache_s is 0.
+
+    States take slots and pages that no request needs, too.
+    """
+
     draft_tokens: int | None = None
     """Tokens that are guessed of an answer and checked in one pass, at most 15; 0 drafts nothing.
 
@@ -164,6 +188,11 @@ class EngineSettings:
         self._require_between("draft_vocab_size", MOST_TOKENS, least=LEAST_DRAFT_VOCABULARY)
         for name in ("threads", "prompt_threads"):
             self._require_between(name, MOST_THREADS)
+        self._require_between("cached_slots", MOST_TOKENS, least=0)
+        if not 0 <= self.cache_s <= MOST_CACHE_S:
+            raise ConfigError(
+                f"cache_s is {self.cache_s} but must be 0 to {MOST_CACHE_S:,.0f}; 0 keeps nothing"
+            )
         if self.draft_tokens is not None and not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
             raise ConfigError(f"draft_tokens is {self.draft_tokens} but must be 0 to {MAX_DRAFT_TOKENS}")
 
@@ -191,6 +220,8 @@ class EngineSettings:
             page_tokens=self.page_tokens or 16,
             kv_tokens=self.kv_tokens or 32_768,
             max_context_tokens=self.max_context_tokens,
+            cached_slots=self._cached_slots(CPU_CACHED_SLOTS),
+            cache_s=self.cache_s,
             draft_tokens=MAX_DRAFT_TOKENS if self.draft_tokens is None else self.draft_tokens,
             draft_model=self.draft_model,
             draft_vocab_size=self.draft_vocab_size,
@@ -208,10 +239,17 @@ class EngineSettings:
             page_tokens=self.page_tokens or 64,
             kv_tokens=self.kv_tokens,
             max_context_tokens=self.max_context_tokens,
+            cached_slots=self._cached_slots(GPU_CACHED_SLOTS),
+            cache_s=self.cache_s,
             draft_tokens=self.draft_tokens or 0,
             draft_model=self.draft_model or NO_DRAFT_MODEL,
             draft_vocab_size=self.draft_vocab_size or 65_536,
         )
+
+    def _cached_slots(self, default: int) -> int:
+        if not self.cache_s:
+            return 0
+        return default if self.cached_slots is None else self.cached_slots
 
 
 def _usable_cores() -> int:

@@ -18,6 +18,7 @@ from sparkle.engine.drawn_rows import NONE_DRAWN, drawn_on_device, drawn_rows
 from sparkle.engine.plan import TO_GUESS, Drawn, PassResult, Span, joined
 from sparkle.engine.rows import Rows, following_rows, kept_rows, rows_of
 from sparkle.engine.sampler import Sampler
+from sparkle.engine.slot_upkeep import SlotUpkeep
 from sparkle.engine.transfer import pack, padded, to_device
 from sparkle.engine.verify_pass import Checked, DraftModel, Verifier, VerifyPass
 from sparkle.engine.windows import Windows
@@ -43,6 +44,7 @@ class ShortSpans:
         windows: Windows,
         page_tables: Tensor,
         *,
+        num_slots: int,
         widths: Sequence[int],
         helper: DraftModel | None,
         given_count: GivenCount | None,
@@ -51,8 +53,8 @@ class ShortSpans:
     ) -> None:
         """Captures a graph for each bucket of `widths`, and with a `helper` for those with guesses.
 
-        page_tables int32 [slots, max_pages], as the runner writes them; `buckets` in place of all these where
-        only some are needed; `pool` as `Recorded` takes it.
+        page_tables int32 [slots, max_pages], as the runner writes them; `num_slots` of them are in a pass at
+        most. `buckets` in place of all these where only some are needed; `pool` as `Recorded` takes it.
         """
         assert 1 in widths, "every answer's next token must fit a graph"
         self._sampler = sampler
@@ -63,7 +65,7 @@ class ShortSpans:
         # where nothing is ever guessed the sampler draws behind the graph: inside it is not measured
         self._draws = self._helped or len(widths) > 1
         self._given_count = given_count
-        num_slots, max_pages = page_tables.shape
+        max_pages = page_tables.shape[1]
         self._buckets = buckets or buckets_for(num_slots, widths, guesses=helper is not None)
         self._passes: dict[Bucket, VerifyPass] = {}
         # the largest first: the smaller ones fit into its memory, and need no run in front
@@ -130,20 +132,20 @@ class ShortSpans:
             _follow_again(chosen, following_rows(spans, drawn), kept)
         return dataclasses.replace(result, guessed=guessed)
 
-    def times_ms(self, clear: Callable[[Span], None]) -> dict[Bucket, float]:
+    def times_ms(self, upkeep: SlotUpkeep) -> dict[Bucket, float]:
         """What a pass of each bucket takes, with full drafts behind no context: they add as much behind any.
 
-        `clear` as for a fresh request's span; the pages are any.
+        Slots and pages are any, and wiped afterwards.
         """
-        return {bucket: self._time_ms(bucket, clear) for bucket in self._buckets}
+        return {bucket: self._time_ms(bucket, upkeep) for bucket in self._buckets}
 
-    def _time_ms(self, bucket: Bucket, clear: Callable[[Span], None]) -> float:
+    def _time_ms(self, bucket: Bucket, upkeep: SlotUpkeep) -> float:
         chosen, device = self._passes[bucket], self._page_tables.device
         spans = trial_spans(bucket, num_pages=self._num_pages, page_tokens=self._page_tokens)
         state = DrawState("", Sampling(), 0, (), self._sampler.vocab_size, device)
         rows = rows_of(spans, page_tokens=self._page_tokens)
         for span in spans:
-            clear(span)
+            upkeep.place(span)
         started_s = 0.0
         # the second one finds drafts in the windows and the code in the caches, as any later one
         for _ in range(2):
@@ -151,7 +153,10 @@ class ShortSpans:
             self._start(chosen, spans, rows, {span.request: state for span in spans})
             if device.type == "cuda":
                 torch.cuda.synchronize()
-        return 1000 * (time.perf_counter() - started_s)
+        took_ms = 1000 * (time.perf_counter() - started_s)
+        pages = sorted({page for span in spans for page in span.pages})
+        upkeep.wipe([span.slot for span in spans], pages)
+        return took_ms
 
     def _bucket(self, spans: Sequence[Span]) -> Bucket | None:
         return smallest(
@@ -240,12 +245,14 @@ def _guessed(spans: Sequence[Span], rows: Rows, checked: Checked) -> dict[str, t
 
 
 def _taken(drawing: Sequence[_Drawing], tokens: Sequence[int]) -> PassResult:
-    """What the graph drew."""
+    """What the graph drew, but for what stands behind a stop token."""
     drawn: list[Drawn] = []
     for one in drawing:
         for token in tokens[one.first : one.first + one.count]:
             one.state.accept(token)
             drawn.append(Drawn(request=one.span.request, token=token))
+            if token in one.state.stop_tokens:
+                break
     return PassResult(drawn=tuple(drawn), broken=tuple(one.span.request for one in drawing if not one.count))
 
 

@@ -25,3 +25,7 @@ class Windows:
     def empty(self, slot: int) -> None:
         """The window has nothing that is still to come."""
         self._kept[slot] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        """The target's window holds what the source's does."""
+        self._kept[target] = self._kept[source]

@@ -52,6 +52,11 @@ class SequenceCache:
         self.columns = torch.zeros((linear, num_slots, *columns), device=device, dtype=dtype)
 
     @property
+    def num_slots(self) -> int:
+        """Sequences that it has room for."""
+        return self.states.shape[1]
+
+    @property
     def bytes(self) -> int:
         """Size of everything kept."""
         return sum(part.nbytes for part in (self.keys, self.values, self.states, self.columns))
@@ -71,6 +76,16 @@ class SequenceCache:
         """Make `slot` the state of a sequence with no tokens; due before each new sequence on the slot."""
         self.states[:, slot].zero_()
         self.columns[:, slot].zero_()
+
+    def copy_slot(self, source: int, target: int) -> None:
+        """Make `target` the state of the same tokens as `source`."""
+        for part in (self.states, self.columns):
+            part[:, target] = part[:, source]
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Make the page `target` hold what `source` does."""
+        for part in (self.keys, self.values):
+            part[:, target] = part[:, source]
 
     def zero_pages(self, pages: Sequence[int]) -> None:
         """Wipe pages of an ended sequence. No answer depends on it: only cells written before are read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -38,7 +38,9 @@ class Fp8Cache:
             dtype=torch.bfloat16,
             device=device,
         )
-        self._linear, self._slots = linear, num_slots
+        self._linear = linear
+        self.num_slots = num_slots
+        """Sequences that it has room for."""
         self.memories = tuple(
             _layer_of(self._all, slice(rank * num_slots, (rank + 1) * num_slots)) for rank in range(linear)
         )
@@ -55,8 +57,19 @@ class Fp8Cache:
 
     def zero_slot(self, slot: int) -> None:
         """Make `slot` that of a sequence with no tokens, its window too: no trace of the one before stays."""
-        for part in _parts(self._all).values():
-            part.view(self._linear, self._slots, -1)[:, slot].zero_()
+        for part in self._by_slot():
+            part[:, slot].zero_()
+
+    def copy_slot(self, source: int, target: int) -> None:
+        """Make `target` the state and the window of the same tokens as `source`."""
+        for part in self._by_slot():
+            part[:, target] = part[:, source]
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Make the page `target` hold what `source` does."""
+        for part in (self.keys, self.values):
+            numbers = part.view(torch.uint8)
+            numbers[:, target] = numbers[:, source]
 
     def zero_pages(self, pages: Sequence[int]) -> None:
         """Wipe pages of an ended sequence. No answer depends on it: only cells written before are read."""
@@ -64,6 +77,10 @@ class Fp8Cache:
         for part in (self.keys, self.values):
             # torch fills bytes where it fills no e4m3
             part.view(torch.uint8).index_fill_(1, index, 0)
+
+    def _by_slot(self) -> Iterator[Tensor]:
+        """All that slots hold, [L, slots, ...] each."""
+        return (part.view(self._linear, self.num_slots, -1) for part in _parts(self._all).values())
 
 
 def _parts(memory: ops.GdnMemory) -> dict[str, Tensor]:

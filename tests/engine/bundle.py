@@ -120,7 +120,7 @@ def bundle(
         config,
         num_pages=sizes.num_pages,
         page_tokens=sizes.page_tokens,
-        num_slots=sizes.slots,
+        num_slots=sizes.state_slots,
         device=torch.device("cpu"),
         dtype=torch.float32,
     )
@@ -128,7 +128,6 @@ def bundle(
         model,
         cache,
         Sampler(tokenizer.vocab_size),
-        num_slots=sizes.slots,
         max_pages=max_pages(config, sizes),
     )
     built = engine_around(runner, config, tokenizer, sizes, proposer, clock)
@@ -151,6 +150,8 @@ def engine_around(
         page_tokens=sizes.page_tokens,
         pass_tokens=sizes.pass_tokens,
         chunk_tokens=sizes.chunk_tokens,
+        cached_slots=sizes.cached_slots,
+        cache_s=sizes.cache_s,
     )
     limits = EngineLimits(
         context_tokens=sizes.context_tokens(config.max_context_tokens),

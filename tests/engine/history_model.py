@@ -47,13 +47,22 @@ class TokenCache(Fp8Cache):
             num_slots=num_slots,
             device=torch.device("cpu"),
         )
-        self.cells = [-7] * (num_pages * page_tokens)
-        self.read: list[list[int]] = [[-7]] * num_slots
-        self.windows: list[list[int]] = [[-7]] * num_slots
+        self.cells = [BLANK] * (num_pages * page_tokens)
+        self.read: list[list[int]] = [[]] * num_slots
+        self.windows: list[list[int]] = [[]] * num_slots
 
     def zero_slot(self, slot: int) -> None:
         super().zero_slot(slot)
         self.read[slot], self.windows[slot] = [], []
+
+    def copy_slot(self, source: int, target: int) -> None:
+        super().copy_slot(source, target)
+        self.read[target], self.windows[target] = list(self.read[source]), list(self.windows[source])
+
+    def copy_page(self, source: int, target: int) -> None:
+        super().copy_page(source, target)
+        size = self.page_tokens
+        self.cells[target * size : (target + 1) * size] = self.cells[source * size : (source + 1) * size]
 
     def zero_pages(self, pages: Sequence[int]) -> None:
         super().zero_pages(pages)

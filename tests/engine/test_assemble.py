@@ -50,12 +50,12 @@ def test_the_memory_plan_is_one_line_of_bytes(caplog: pytest.LogCaptureFixture) 
     linear = text["layer_types"].count("linear_attention")
     # the draft head's layer is one more that keeps them
     full = len(text["layer_types"]) - linear + text["mtp_num_hidden_layers"]
-    # keys and values of 1,024 tokens, and the recurrent state and three columns of two slots, in float32
+    # keys and values of 1,024 tokens, and the recurrent state and three columns of ten slots, in float32
     assert plan["kv_bytes"] == 4 * 1024 * full * 2 * text["num_key_value_heads"] * text["head_dim"]
     keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]
     values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
     state = values * text["linear_key_head_dim"] + 3 * (2 * keys + values)
-    assert plan["state_bytes"] == 4 * 2 * linear * state
+    assert plan["state_bytes"] == 4 * (2 + 8) * linear * state
     assert (plan["kv_tokens"], plan["slots"], plan["device"]) == (1024, 2, "the CPU")
     # a little over the file's parameters in float32: 10 to 20 million of them
     assert 4e7 < plan["weights_bytes"] < 8e7
@@ -85,5 +85,5 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 def test_more_memory_than_there_is_is_refused_with_both_numbers() -> None:
     settings = EngineSettings(device=Device.CPU, kv_tokens=MOST_TOKENS, threads=1)
-    with pytest.raises(ConfigError, match=f"kv_tokens {MOST_TOKENS} and slots 8"):
+    with pytest.raises(ConfigError, match=f"kv_tokens {MOST_TOKENS}, slots 8 and cached_slots 8"):
         assemble(default_model(), settings)

@@ -44,7 +44,7 @@ class Drafting:
             beside.config,
             num_pages=sizes.num_pages,
             page_tokens=sizes.page_tokens,
-            num_slots=sizes.slots,
+            num_slots=sizes.state_slots,
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
@@ -54,7 +54,6 @@ class Drafting:
                 beside.decoder,
                 cache,
                 Sampler(tokenizer.vocab_size),
-                num_slots=sizes.slots,
                 max_pages=max_pages(beside.config, sizes),
                 helper=self.helper,
             )

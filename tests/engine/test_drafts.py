@@ -69,7 +69,7 @@ class Model:
             config,
             num_pages=of.num_pages,
             page_tokens=of.page_tokens,
-            num_slots=of.slots,
+            num_slots=of.state_slots,
             device=CPU,
             dtype=torch.float32,
         )
@@ -78,7 +78,6 @@ class Model:
             decoder,
             cache,
             Sampler(self.tokenizer.vocab_size),
-            num_slots=of.slots,
             max_pages=max_pages(config, of),
             helper=None if chosen is None else chosen.in_float32(decoder, self.tiny.weights, cache),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from torch import Tensor
 
 from sparkle.engine.frames import Accepted, Failed
@@ -33,7 +35,9 @@ def timed(tokenizer: Tokenizer) -> tuple[Bundle, TimedModel]:
     model = TimedModel(
         config_for(tokenizer).vocab_size, writes(tokenizer.encode("on and on "), prompt_tokens=5)
     )
-    return bundle(model, tokenizer, clock=lambda: model.now_s), model
+    # prompts of equal tokens, each of which is to be read
+    settings = dataclasses.replace(SETTINGS, cache_s=0.0)
+    return bundle(model, tokenizer, settings, clock=lambda: model.now_s), model
 
 
 def job(prompt_tokens: int, *, deadline_s: float | None, max_tokens: int = 6) -> Job:

@@ -53,8 +53,8 @@ def test_an_end_token_inside_a_draft_ends_the_answer_there(tokenizer: Tokenizer,
     assert (answer.text, answer.tokens) == ("The alert is benign.", saying.tokens)
     assert answer.finished.finish_reason is FinishReason.STOP
     assert answer.finished.completion_tokens == len(saying.tokens)
-    # prompt, then all of the answer at once
-    assert len(saying.model.batches) == 2
+    # prompt, then all of the answer at once; then what stays of the draft, in front of the end
+    assert [len(batch.token_ids) for batch in saying.model.batches] == [5, 16, len(saying.tokens) - 1]
     # the draft went on behind the end; the answer has all but its first token of it
     assert answer.finished.drafts == {"test": [1, 15, len(saying.tokens) - 1]}
     assert (answer.finished.drafted_tokens, answer.finished.accepted_tokens) == (15, len(saying.tokens) - 1)

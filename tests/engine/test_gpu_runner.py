@@ -10,7 +10,7 @@ import torch
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.gpu_runner import GpuRunner
-from sparkle.engine.plan import PassPlan, Span
+from sparkle.engine.plan import PassPlan, Span, Upkeep
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, Sizes
 from sparkle.model.config import LayerType, ModelConfig
@@ -47,7 +47,7 @@ class Rig:
     ) -> None:
         self.model = HistoryModel(VOCAB)
         self.cache = TokenCache(
-            config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.slots
+            config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.state_slots
         )
         self.runner = GpuRunner(
             self.model,
@@ -189,7 +189,13 @@ def states(*requests: str) -> dict[str, DrawState]:
 
 
 def drawn(rig: Rig, *spans: Span) -> dict[str, int]:
-    plan = PassPlan(spans=spans)
+    """What is drawn, slots and pages of new requests having become free just now."""
+    fresh = [one for one in spans if one.fresh]
+    upkeep = Upkeep(
+        wiped_slots=tuple(one.slot for one in fresh),
+        wiped_pages=tuple(page for one in fresh for page in one.pages),
+    )
+    plan = PassPlan(spans=spans, upkeep=upkeep)
     result = rig.runner.run(plan, states(*(one.request for one in spans)))
     assert [token.request for token in result.drawn] == [one.request for one in spans if one.draws]
     return {token.request: token.token for token in result.drawn}
@@ -249,7 +255,7 @@ def test_of_a_span_only_what_is_kept_stays() -> None:
         rig.runner.windows.keep(0, 1)
 
 
-def test_a_fresh_request_finds_neither_window_nor_pages_of_the_one_before() -> None:
+def test_what_is_wiped_has_neither_window_nor_state_nor_pages_of_the_one_before() -> None:
     rig = Rig(sizes(slots=2, pass_tokens=200, kv_tokens=128), (1, 4))
     drawn(rig, span("a", 0, 0, [1, 2, 3, 4]))
     for part in (rig.cache.keys, rig.cache.values):

@@ -48,7 +48,9 @@ class Rig:
         given_count: GivenCount | None = None,
     ) -> None:
         self.model = HistoryModel(VOCAB)
-        cache = TokenCache(config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.slots)
+        cache = TokenCache(
+            config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.state_slots
+        )
         self.runner = GpuRunner(
             self.model,
             cache,
@@ -57,7 +59,7 @@ class Rig:
             max_pages=max_pages(config(), of),
             widths=widths,
             prompt_rows=prompt_rows,
-            helper=HistoryHelper(self.model, VOCAB, num_slots=of.slots, right=right),
+            helper=HistoryHelper(self.model, VOCAB, num_slots=of.state_slots, right=right),
             given_count=given_count,
         )
 

@@ -107,7 +107,7 @@ def test_one_that_chooses_among_more_tokens_than_it_guesses_is_refused(tmp_path:
 def test_rings_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     directory = changed(tmp_path / "draft", sliding_window=2**20)
     settings = dataclasses.replace(drafting(str(directory)), slots=1000, pass_tokens=1001)
-    with pytest.raises(ConfigError, match=r"no memory for slots 1000 with .*draft, whose sliding_window is"):
+    with pytest.raises(ConfigError, match=r"no memory for 1008 slots with .*draft, whose sliding_window is"):
         assemble(default_model(), settings)
 
 

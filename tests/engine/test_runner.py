@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
 
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.plan import PassPlan, Span
+from sparkle.engine.plan import PassPlan, PassResult, Span, Upkeep
 from sparkle.engine.runner import Runner
 from sparkle.engine.sampler import Sampler
 from sparkle.model.cache import SequenceCache
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import GREEDY, bundle
+from tests.engine.bundle import GREEDY, SETTINGS, bundle
 from tests.engine.scripted_model import ScriptedModel
 from tests.engine.small_model import config_for, small_decoder
 
@@ -46,7 +48,7 @@ def cache(tokenizer: Tokenizer) -> SequenceCache:
 
 def test_the_batch_says_what_the_plan_says(cache: SequenceCache) -> None:
     model = ScriptedModel(100, lambda token, _: token + 1)
-    runner = Runner(model, cache, Sampler(100), num_slots=3, max_pages=8)
+    runner = Runner(model, cache, Sampler(100), max_pages=8)
     runner.run(PassPlan(spans=(span("b", 0, 0, (50,) * 6, (5, 6)),)), states("b"))
     reading = Span(request="c", slot=1, start=0, tokens=(60, 61), pages=(7, 1, 2), draws=False, fresh=True)
     plan = PassPlan(
@@ -71,7 +73,7 @@ def test_the_batch_says_what_the_plan_says(cache: SequenceCache) -> None:
 
 def test_a_slot_reused_by_a_shorter_request_keeps_none_of_the_older_pages(cache: SequenceCache) -> None:
     model = ScriptedModel(100, lambda token, _: token)
-    runner = Runner(model, cache, Sampler(100), num_slots=3, max_pages=8)
+    runner = Runner(model, cache, Sampler(100), max_pages=8)
     runner.run(PassPlan(spans=(span("a", 0, 0, (1,) * 9, (5, 6, 7)),)), states("a"))
     plan = PassPlan(spans=(span("b", 0, 0, (1,), (2,)), span("c", 1, 0, (1,) * 9, (5, 6, 7))))
     runner.run(plan, states("b", "c"))
@@ -80,38 +82,63 @@ def test_a_slot_reused_by_a_shorter_request_keeps_none_of_the_older_pages(cache:
 
 def test_a_pass_that_only_reads_draws_nothing(cache: SequenceCache) -> None:
     reading = Span(request="a", slot=0, start=0, tokens=(1, 2), pages=(0,), draws=False, fresh=True)
-    runner = Runner(ScriptedModel(100, lambda t, _: t), cache, Sampler(100), num_slots=3, max_pages=8)
+    runner = Runner(ScriptedModel(100, lambda t, _: t), cache, Sampler(100), max_pages=8)
     assert runner.run(PassPlan(spans=(reading,)), {}).drawn == ()
 
 
-def test_fresh_requests_get_zeroed_state_and_pages_and_others_are_left_alone(cache: SequenceCache) -> None:
-    for part in (cache.keys, cache.values, cache.states, cache.columns):
+def parts(cache: SequenceCache) -> tuple[Tensor, ...]:
+    return cache.keys, cache.values, cache.states, cache.columns
+
+
+def test_what_became_free_is_zeroed_and_the_rest_left_alone(cache: SequenceCache) -> None:
+    for part in parts(cache):
         part.fill_(7.0)
-    runner = Runner(ScriptedModel(100, lambda t, _: t), cache, Sampler(100), num_slots=3, max_pages=8)
-    runner.run(PassPlan(spans=(span("a", 1, 0, (1,), (2, 6)),)), states("a"))
+    runner = Runner(ScriptedModel(100, lambda t, _: t), cache, Sampler(100), max_pages=8)
+    # also where no pass follows
+    upkeep = Upkeep(wiped_slots=(1,), wiped_pages=(2, 6))
+    assert runner.run(PassPlan(spans=(), upkeep=upkeep), {}) == PassResult(drawn=())
     for pages in (cache.keys, cache.values):
         assert not pages[:, [2, 6]].any()
         assert bool((pages[:, [0, 1, 3, 4, 5, 7]] == 7.0).all())
     for slots in (cache.states, cache.columns):
         assert not slots[:, 1].any()
         assert bool((slots[:, [0, 2]] == 7.0).all())
-    # the next pass of the same request zeroes nothing
-    cache.states.fill_(7.0)
-    runner.run(PassPlan(spans=(span("a", 1, 1, (1,), (2, 6)),)), states("a"))
-    assert bool((cache.states == 7.0).all())
+
+
+def test_copies_are_of_all_that_is_kept_in_the_order_that_the_plan_says(cache: SequenceCache) -> None:
+    for number, part in enumerate(parts(cache)):
+        part.copy_(torch.arange(part.numel()).view(part.shape) + number)
+    before = [part.clone() for part in parts(cache)]
+    runner = Runner(ScriptedModel(100, lambda t, _: t), cache, Sampler(100), max_pages=8)
+    # what is wiped may be copied to at once, and what was restored is what is saved
+    upkeep = Upkeep(
+        wiped_slots=(1,), wiped_pages=(4,), page_copies=((3, 4),), restored=((0, 1),), saved=((1, 2),)
+    )
+    runner.run(PassPlan(spans=(), upkeep=upkeep), {})
+    for part, old in zip(parts(cache)[:2], before[:2], strict=True):
+        assert torch.equal(part[:, 4], old[:, 3])
+        assert torch.equal(part[:, [0, 1, 2, 3, 5, 6, 7]], old[:, [0, 1, 2, 3, 5, 6, 7]])
+    for part, old in zip(parts(cache)[2:], before[2:], strict=True):
+        assert all(torch.equal(part[:, slot], old[:, 0]) for slot in range(3))
 
 
 def test_whatever_an_earlier_request_left_behind_does_not_reach_the_next(tokenizer: Tokenizer) -> None:
-    """Poisoned state: were any of it read, the output would not be finite, or would change."""
+    """Poisoned when it ends: were any of it read, the output would not be finite, or would change."""
     job = Job(prompt_tokens=list(range(40, 75)), max_tokens=20, sampling=GREEDY)
-    clean = bundle(small_decoder(tokenizer), tokenizer).run(job)[0]
-    poisoned = bundle(small_decoder(tokenizer), tokenizer)
-    cache = poisoned.cache
-    for part in (cache.keys, cache.values, cache.states, cache.columns):
+    settings = dataclasses.replace(SETTINGS, cache_s=0.0)
+    clean = bundle(small_decoder(tokenizer), tokenizer, settings).run(job)[0]
+    poisoned = bundle(small_decoder(tokenizer), tokenizer, settings)
+    # every slot and every page is used
+    others = [Job(prompt_tokens=[index] * 150, max_tokens=106, sampling=GREEDY) for index in range(1, 5)]
+    for other in others:
+        poisoned.submit(other)
+    poisoned.step()
+    for part in parts(poisoned.cache):
         part.fill_(float("nan"))
+    for other in others:
+        poisoned.engine.cancel(other.id)
     assert poisoned.run(job)[0].tokens == clean.tokens
-    # and after real neighbours have used every slot
-    others = [Job(prompt_tokens=[index] * 50, max_tokens=9, sampling=GREEDY) for index in range(1, 9)]
-    poisoned.run(*others)
+    # and after neighbours that ended
+    poisoned.run(*[Job(prompt_tokens=[index] * 50, max_tokens=9, sampling=GREEDY) for index in range(1, 9)])
     again = job.evolve(id=Job(prompt="a").id)
     assert poisoned.run(again)[0].tokens == clean.tokens

@@ -33,6 +33,7 @@ TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
     *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
     *("order", "full_passes", "rounds", "prompt_rows", "waiting"),
+    *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "holdings"),
 )
 TORCHLESS_DRAFTING = (
     *("proposer", "lookup", "forced", "combined", "draft"),

@@ -24,6 +24,8 @@ from sparkle.errors import ConfigError
             page_tokens=7,
             kv_tokens=700,
             max_context_tokens=50,
+            cache_s=60.0,
+            cached_slots=3,
             draft_tokens=15,
             draft_model="/models/a draft",
             draft_vocab_size=32_768,
@@ -42,7 +44,7 @@ def test_settings_survive_the_command_line(settings: EngineSettings) -> None:
 
 def test_what_is_not_set_is_not_told() -> None:
     line = command_line(Path("m"), EngineSettings(slots=3))
-    always = ["--prompt-threads", "2"]
+    always = ["--cache-s", "600.0", "--prompt-threads", "2"]
     assert line == ["--model", "m", "--device", "auto", "--slots", "3", *always]
 
 

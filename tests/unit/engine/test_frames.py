@@ -11,6 +11,7 @@ from sparkle.engine.frames import (
     Accepted,
     CancelRequest,
     Delta,
+    EndConversation,
     Failed,
     Finished,
     Frame,
@@ -26,6 +27,8 @@ from sparkle.schemas.packing import pack
 FRAMES: list[Frame] = [
     Submit(job="a", payload=b"\x00\xff"),
     CancelRequest(job="a"),
+    EndConversation(tenant="t", conversation="c"),
+    EndConversation(tenant=None, conversation="c"),
     Shutdown(),
     Ready(model="m", slots=1, max_context_tokens=2, kv_tokens=3, load_s=0.5),
     Refused(reason="m is no checkpoint"),

@@ -32,7 +32,7 @@ def plan(settings: EngineSettings, *, free_bytes: int = H200_BYTES) -> MemoryPla
 
 def test_an_h200_holds_over_two_million_tokens_and_one_whole_conversation() -> None:
     made = plan(EngineSettings())
-    assert (made.slots, made.page_tokens) == (64, 64)
+    assert (made.slots, made.cached_slots, made.page_tokens) == (64, 32, 64)
     assert made.kv_tokens >= 2_200_000 > shape_27b().max_context_tokens
     assert made.total_bytes <= H200_BYTES
     # not one page more would have fitted
@@ -50,15 +50,16 @@ def test_a_pass_has_room_for_its_widest_rows_and_the_longest_context() -> None:
 
 
 def test_set_tokens_are_all_that_is_taken() -> None:
-    made = plan(EngineSettings(kv_tokens=100_000, slots=2))
+    made = plan(EngineSettings(kv_tokens=100_000, slots=2, cached_slots=3))
     assert made.num_pages == 1562
     assert made.kv_tokens == 99_968
     assert made.kv_bytes == 1562 * PAGE_BYTES
-    assert made.state_bytes == 2 * SLOT_BYTES
+    assert made.state_bytes == 5 * SLOT_BYTES
+    assert plan(EngineSettings(slots=2, cached_slots=3, cache_s=0.0)).state_bytes == 2 * SLOT_BYTES
 
 
 def test_less_context_is_possible_with_less_memory() -> None:
-    free = WEIGHTS_BYTES + 64 * SLOT_BYTES + 9 * 10**9
+    free = WEIGHTS_BYTES + 96 * SLOT_BYTES + 9 * 10**9
     with pytest.raises(ConfigError, match="262,144 KV tokens; lower max_context_tokens"):
         plan(EngineSettings(), free_bytes=free)
     assert plan(EngineSettings(max_context_tokens=8192), free_bytes=free).kv_tokens >= 8192
@@ -67,9 +68,12 @@ def test_less_context_is_possible_with_less_memory() -> None:
 @pytest.mark.parametrize(
     ("settings", "way_out"),
     [
-        (EngineSettings(kv_tokens=4_000_000), "4,000,000 KV tokens; lower kv_tokens, slots or pass_tokens"),
+        (
+            EngineSettings(kv_tokens=4_000_000),
+            "4,000,000 KV tokens; lower kv_tokens, slots, cached_slots or pass_tokens",
+        ),
         (EngineSettings(pass_tokens=300_000), "for a pass of 300,000 tokens"),
-        (EngineSettings(slots=128, kv_tokens=3_000_000), "26.6 GB for 128 slots"),
+        (EngineSettings(slots=128, kv_tokens=3_000_000), "33.2 GB for 160 slots"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_numbers(settings: EngineSettings, way_out: str) -> None:
@@ -88,6 +92,6 @@ def test_the_plan_for_people_adds_up() -> None:
     made = plan(EngineSettings(kv_tokens=2_200_000))
     assert made.lines()[:1] == ["memory plan for an H200, 149.6 GB free"]
     text = "\n".join(made.lines())
-    assert "  slots        13.3 GB  64 of 207.7 MB\n" in text
+    assert "  slots        19.9 GB  64 and 32 for checkpoints, of 207.7 MB\n" in text
     assert "  KV pages     76.6 GB  2,200,000 tokens in 34,375 pages of 64\n" in text
     assert text.endswith(f"  in all      {made.total_bytes / 1e9:.1f} GB")

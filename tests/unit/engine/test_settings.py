@@ -35,6 +35,9 @@ from sparkle.errors import ConfigError
                 "max_context_tokens",
             )
         ),
+        ({"cached_slots": -1}, "cached_slots is -1 but must be 0 to 1,000,000,000,000"),
+        ({"cache_s": -1}, "cache_s is -1.0 but must be 0 to 86,400; 0 keeps nothing"),
+        ({"cache_s": 90_000}, "cache_s is 90000.0 but must be 0 to 86,400"),
         ({"draft_tokens": -1}, "draft_tokens is -1 but must be 0 to 15"),
         ({"draft_tokens": 16}, "draft_tokens is 16 but must be 0 to 15"),
         ({"draft_vocab_size": 1023}, "draft_vocab_size is 1023 but must be 1,024 to 1,000,000,000,000"),
@@ -70,6 +73,9 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (gpu.slots, gpu.pass_tokens, gpu.page_tokens, gpu.kv_tokens) == (64, 8448, 64, None)
     assert (cpu.chunk_tokens, gpu.chunk_tokens) == (256, 4096)
     assert EngineSettings(slots=3).sizes(Device.CUDA).pass_tokens == 8448
+    assert (cpu.cached_slots, cpu.cache_s) == (8, 600.0)
+    assert (gpu.cached_slots, gpu.cache_s) == (32, 600.0)
+    assert EngineSettings(cache_s=0.0, cached_slots=5).sizes(Device.CUDA).cached_slots == 0
     assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 0)
     assert (cpu.draft_model, gpu.draft_model) == (None, NO_DRAFT_MODEL)
     assert (cpu.draft_vocab_size, gpu.draft_vocab_size) == (None, 65_536)
@@ -80,6 +86,8 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
         page_tokens=7,
         kv_tokens=700,
         max_context_tokens=50,
+        cached_slots=0,
+        cache_s=60.0,
         draft_tokens=15,
         draft_model="mtp",
         draft_vocab_size=5000,
@@ -92,6 +100,8 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
         page_tokens=7,
         kv_tokens=700,
         max_context_tokens=50,
+        cached_slots=0,
+        cache_s=60.0,
         draft_tokens=15,
         draft_model="mtp",
         draft_vocab_size=5000,

@@ -1,0 +1,81 @@
+"""Where along a prompt checkpoints are worth their slots and passes. Knows no torch, no cache and no slot.
+
+A chunk of the prompt ends at each of these, so each costs its request a pass more:
+1. The prompt's end, but for the words that open the answer: the same prompt again, or a template that ends in
+   another way, reads less than two blocks.
+2. Eight and 64 blocks before it: another question about the same document stands behind it.
+3. The end of what an earlier prompt began with too: the third one with it does not read it.
+The first two are for prompts that are long enough to gain more than a pass costs.
+
+Beside these, where a chunk ends anyway: each time the tokens behind a checkpoint have doubled.
+"""
+
+from __future__ import annotations
+
+OPENING_TOKENS = 8
+"""At most so many open the answer: who answers, and how long it thinks."""
+WORTH_BLOCKS = 8
+"""Reading fewer again takes about as long as one pass more."""
+SHARED_BLOCKS = 2
+"""The same where others are known to begin like this."""
+FROM_END_BLOCKS = (64, 8, 0)
+
+
+class CheckpointPlaces:
+    """Those of one request that begins to read its prompt."""
+
+    def __init__(self, num_tokens: int, *, cached: int, shared: int, block_tokens: int) -> None:
+        """Of a prompt of `num_tokens` the first `cached` need not be read; an earlier one had `shared` too.
+
+        `shared` is at a block's end, and at most `num_tokens` - 1.
+        """
+        self._num_tokens = num_tokens
+        self._block_tokens = block_tokens
+        self._last = cached
+        self._places = set(_by_length(num_tokens, cached, block_tokens))
+        before = max((place for place in (cached, *self._places) if place <= shared), default=cached)
+        if shared - before >= SHARED_BLOCKS * block_tokens:
+            self._places.add(shared)
+
+    @property
+    def places(self) -> frozenset[int]:
+        """Positions where chunks are to end."""
+        return frozenset(self._places)
+
+    def leave_out(self, place: int) -> None:
+        """No chunk needs to end here: another request sees to it."""
+        self._places.discard(place)
+
+    def chunk_end(self, start: int, rows: int) -> int:
+        """Where a chunk ends that begins at `start` and may have `rows` rows, at least one."""
+        end = min(start + rows, self._num_tokens)
+        nearest = min((place for place in self._places if start < place < end), default=end)
+        if nearest < end or end == self._num_tokens or rows < WORTH_BLOCKS * self._block_tokens:
+            return nearest
+        # a checkpoint may stand at a block's end alone
+        return end - end % self._block_tokens
+
+    def is_wanted(self, position: int) -> bool:
+        """Whether a checkpoint is to be taken here, where a chunk has ended."""
+        doubled = (
+            position % self._block_tokens == 0
+            and position >= 2 * self._last
+            and position - self._last >= WORTH_BLOCKS * self._block_tokens
+            and position < self._num_tokens
+        )
+        if position not in self._places and not doubled:
+            return False
+        self._last = position
+        return True
+
+
+def _by_length(num_tokens: int, cached: int, block_tokens: int) -> list[int]:
+    end = (num_tokens - OPENING_TOKENS) // block_tokens
+    found: list[int] = []
+    last = cached
+    for before in FROM_END_BLOCKS:
+        place = (end - before) * block_tokens
+        if place - last >= WORTH_BLOCKS * block_tokens:
+            found.append(place)
+            last = place
+    return found

@@ -1,0 +1,136 @@
+"""The prefix cache: states of sequences that a later request may go on from. Knows no torch, pool or clock.
+
+A checkpoint is a slot with the state behind some tokens, and the pages with their keys and values. Every
+lookup is by digests that begin with the tenant, so none finds another's.
+
+Which one leaves first: the one whose rank is lowest. A rank is the tokens that would have to be read again,
+on top of the rank of what left last. So among equals the least recently used leaves first, and a
+document outlives many questions that need the same slot, but not for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sparkle.engine.blocks import BlockChain, Prefix
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """The state behind `prefix`."""
+
+    prefix: Prefix
+    slot: int
+    pages: tuple[int, ...]
+    """All of its pages in order; where the position is inside the last one, that page is its alone."""
+
+    conversations: set[str | None]
+    """Whose requests made it: None for a request of no conversation."""
+
+    tenant: str | None = None
+    used_s: float = 0.0
+    """When it was made or last gone on from."""
+
+    rank: tuple[int, int] = (0, 0)
+    """Set by Checkpoints."""
+
+    @property
+    def position(self) -> int:
+        """Tokens that need not be read again."""
+        return self.prefix.position
+
+
+class Checkpoints:
+    """Those that are held now."""
+
+    def __init__(self, keep_s: float) -> None:
+        """Each is held for `keep_s` since it was last used."""
+        self._keep_s = keep_s
+        # by the digest of the whole blocks, then of the tokens behind them
+        self._found: dict[bytes, dict[bytes, Checkpoint]] = {}
+        self._left_rank = 0
+        self._uses = 0
+
+    @property
+    def all(self) -> list[Checkpoint]:
+        """In no order."""
+        return [one for behind in self._found.values() for one in behind.values()]
+
+    @property
+    def next_expiry_s(self) -> float:
+        """When the first of them is to go; infinite where there is none."""
+        return min((one.used_s + self._keep_s for one in self.all), default=math.inf)
+
+    def get(self, prefix: Prefix) -> Checkpoint | None:
+        """The one behind just these tokens."""
+        return self._found.get(prefix.blocks, {}).get(prefix.rest)
+
+    def deepest(self, chain: BlockChain, tokens: Sequence[int], most: int) -> Checkpoint | None:
+        """The one behind the most of these tokens, at most `most`; `chain` has their whole blocks."""
+        for blocks in range(chain.blocks, -1, -1):
+            behind = self._found.get(chain[blocks])
+            if behind is None:
+                continue
+            fitting = [
+                one
+                for one in behind.values()
+                if one.position <= most and one.prefix == chain.prefix(tokens, one.position)
+            ]
+            if fitting:
+                return max(fitting, key=_position)
+        return None
+
+    def add(self, checkpoint: Checkpoint, now_s: float) -> None:
+        """A new one, of tokens that none is behind yet."""
+        assert self.get(checkpoint.prefix) is None, "there is one already"
+        self._found.setdefault(checkpoint.prefix.blocks, {})[checkpoint.prefix.rest] = checkpoint
+        self.use(checkpoint, now_s)
+
+    def use(self, checkpoint: Checkpoint, now_s: float) -> None:
+        """It is as good as new."""
+        checkpoint.used_s = now_s
+        self._uses += 1
+        checkpoint.rank = self._left_rank + checkpoint.position, self._uses
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """Forget it; slot and pages are the caller's."""
+        behind = self._found[checkpoint.prefix.blocks]
+        del behind[checkpoint.prefix.rest]
+        if not behind:
+            del self._found[checkpoint.prefix.blocks]
+
+    def first_to_leave(self, spared: Collection[Checkpoint]) -> Checkpoint | None:
+        """The one with the lowest rank but for those that are spared; to be removed next. None for none."""
+        left = min((one for one in self.all if one not in spared), key=_order, default=None)
+        if left is not None:
+            self._left_rank, _ = left.rank
+        return left
+
+    def is_worth_more(self, position: int, spared: Collection[Checkpoint]) -> bool:
+        """Whether a new one of so many tokens would leave later than `first_to_leave` gives."""
+        ranks = [one.rank for one in self.all if one not in spared]
+        return bool(ranks) and min(ranks)[0] <= self._left_rank + position
+
+    def expired(self, now_s: float) -> list[Checkpoint]:
+        """Those that are to go."""
+        return [one for one in self.all if now_s >= one.used_s + self._keep_s]
+
+    def end_conversation(self, tenant: str | None, conversation: str) -> list[Checkpoint]:
+        """Those to go with a conversation: no other made the same."""
+        ended: list[Checkpoint] = []
+        for one in self.all:
+            if one.tenant == tenant and conversation in one.conversations:
+                one.conversations.discard(conversation)
+                if not one.conversations:
+                    ended.append(one)
+        return ended
+
+
+def _position(checkpoint: Checkpoint) -> int:
+    return checkpoint.position
+
+
+def _order(checkpoint: Checkpoint) -> tuple[int, int]:
+    return checkpoint.rank

@@ -1,0 +1,141 @@
+"""A hit changes nothing of an answer: the same tokens, and log probabilities, as of one that reads it all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from sparkle.drafting.proposer import Proposer
+from sparkle.engine.settings import EngineSettings
+from sparkle.schemas.job import Job, Sampling
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.bundle import Answer, Bundle, bundle
+from tests.engine.proposers import lookup
+from tests.engine.small_model import small_decoder
+
+SETTINGS = EngineSettings(
+    slots=3, pass_tokens=96, page_tokens=16, kv_tokens=2048, threads=1, cached_slots=6, draft_tokens=0
+)
+COLD = dataclasses.replace(SETTINGS, cache_s=0.0)
+BOUNDARIES = [size + more for size in (16, 64, 128) for more in (-1, 0, 1)]
+
+
+def job(prompt: Sequence[int], *, most: int = 6, conversation: str | None = None) -> Job:
+    sampling = Sampling(temperature=0.7, seed=5, logprobs=3)
+    return Job(prompt_tokens=list(prompt), max_tokens=most, sampling=sampling, conversation=conversation)
+
+
+def tokens(length: int, seed: int = 0) -> list[int]:
+    return [30 + (place * 7 + place * place * (seed + 3)) % 400 for place in range(length)]
+
+
+def logprobs(answer: Answer) -> list[list[float]]:
+    entries = [entry for delta in answer.deltas for entry in delta.logprobs or []]
+    return [[entry[0], *(other for _, other in entry[1])] for entry in entries]
+
+
+class Pair:
+    """An engine with a cache and one that reads everything."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: EngineSettings = SETTINGS) -> None:
+        self._tokenizer = tokenizer
+        self.warm = self._engine(settings)
+        self._cold = dataclasses.replace(settings, cache_s=0.0)
+
+    def ask(self, *jobs: Job) -> list[Answer]:
+        """All at once; answers are those of an engine that has never seen anything."""
+        answers = self.warm.run(*jobs)
+        for one, answer in zip(jobs, answers, strict=True):
+            (expected,) = self._engine(self._cold).run(one)
+            assert answer.tokens == expected.tokens
+            for found, wanted in zip(logprobs(answer), logprobs(expected), strict=True):
+                assert found == pytest.approx(wanted, abs=2e-4)
+        return answers
+
+    def _engine(self, settings: EngineSettings) -> Bundle:
+        proposer: Proposer | None = None
+        if settings.draft_tokens:
+            proposer = lookup({}, self._tokenizer.vocab_size)
+        return bundle(small_decoder(self._tokenizer), self._tokenizer, settings, proposer)
+
+
+def cached(answers: Sequence[Answer]) -> list[int]:
+    return [answer.finished.cached_tokens for answer in answers]
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 7])
+@pytest.mark.parametrize("length", BOUNDARIES)
+def test_a_follow_up_goes_on_as_if_all_had_been_read(
+    tokenizer: Tokenizer, length: int, draft_tokens: int
+) -> None:
+    pair = Pair(tokenizer, dataclasses.replace(SETTINGS, draft_tokens=draft_tokens))
+    (first,) = pair.ask(job(tokens(length)))
+    on = [*tokens(length), *first.tokens]
+    # two of them at once, of which one has nothing new but its last token
+    answers = pair.ask(job([*on, 40, 41, 42]), job(on))
+    assert cached([first]) == [0]
+    assert cached(answers) == [length + 5, length + 5]
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("place", [16, 64, 128])
+def test_another_ending_goes_on_from_the_last_block_in_common(
+    tokenizer: Tokenizer, place: int, more: int
+) -> None:
+    pair = Pair(tokenizer)
+    common = tokens(place + more)
+    pair.ask(job([*common, 40]))
+    # the second finds what it has in common, the third need not read it
+    pair.ask(job([*common, 50, 51]))
+    blocks = (place + more) // 16
+    (third,) = pair.ask(job([*common, 60]))
+    assert cached([third]) == [16 * blocks if blocks > 1 else 0]
+
+
+def test_followers_while_the_first_still_writes(tokenizer: Tokenizer) -> None:
+    pair = Pair(tokenizer)
+    long = tokens(150)
+    first = job(long, most=20)
+    pair.warm.submit(first)
+    while not pair.warm.answers.get(first.id):
+        pair.warm.step()
+    answers = pair.ask(job([*long[:144], 50]), job(long))
+    assert cached(answers) == [128, 128]
+    (expected,) = Pair(tokenizer).ask(job(long, most=20))
+    assert pair.warm.answers[first.id].tokens == expected.tokens
+
+
+def test_a_checkpoint_that_left_and_was_taken_again(tokenizer: Tokenizer) -> None:
+    pair = Pair(tokenizer, dataclasses.replace(SETTINGS, slots=1, cached_slots=1, kv_tokens=256))
+    long = tokens(140)
+    pair.ask(job(long))
+    # all of the memory
+    pair.ask(job(tokens(200, seed=1), most=56))
+    assert cached(pair.ask(job(long))) == [0]
+    assert cached(pair.ask(job(long))) == [128]
+
+
+def test_a_cancelled_prompt_is_read_on(tokenizer: Tokenizer) -> None:
+    pair = Pair(tokenizer)
+    long = tokens(200)
+    first = job(long)
+    pair.warm.submit(first)
+    pair.warm.step()
+    pair.warm.engine.cancel(first.id)
+    assert cached(pair.ask(job(long))) == [96]
+
+
+def test_a_conversation_that_ended_leaves_zeros(tokenizer: Tokenizer) -> None:
+    pair = Pair(tokenizer)
+    pair.ask(job(tokens(150), conversation="x"))
+    cache = pair.warm.cache
+    everything = (cache.keys, cache.values, cache.states, cache.columns)
+    assert all(bool(part.any()) for part in everything)
+    assert not pair.warm.engine.has_work
+    pair.warm.engine.end_conversation(None, "x")
+    assert pair.warm.engine.has_work
+    assert pair.warm.engine.step() == []
+    assert not any(bool(part.any()) for part in everything)
+    assert not pair.warm.engine.has_work

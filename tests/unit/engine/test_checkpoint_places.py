@@ -1,0 +1,92 @@
+"""Where checkpoints are taken along a prompt, and what that costs in chunks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkle.engine.checkpoint_places import CheckpointPlaces
+
+BLOCK = 64
+
+
+def places(num_tokens: int, *, cached: int = 0, shared: int = 0) -> CheckpointPlaces:
+    return CheckpointPlaces(num_tokens, cached=cached, shared=shared, block_tokens=BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "cached", "expected"),
+    [
+        (300, 0, []),
+        (519, 0, []),
+        # 512 tokens and those that open the answer
+        (520, 0, [512]),
+        (1095, 0, [512, 1024]),
+        (33_000, 0, [28_864, 32_448, 32_960]),
+        (262_144, 0, [257_984, 261_568, 262_080]),
+        (33_000, 32_000, [32_960]),
+        (33_000, 32_960, []),
+    ],
+)
+def test_a_long_prompt_has_them_at_its_end_and_at_two_distances(
+    num_tokens: int, cached: int, expected: list[int]
+) -> None:
+    assert sorted(places(num_tokens, cached=cached).places) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "cached", "shared", "expected"),
+    [
+        (300, 0, 64, []),
+        (300, 0, 128, [128]),
+        (300, 128, 192, []),
+        (300, 128, 256, [256]),
+        # as good as the place that is there anyway
+        (1095, 0, 1088, [512, 1024]),
+        (1095, 0, 896, [512, 896, 1024]),
+    ],
+)
+def test_what_an_earlier_prompt_had_too_is_a_place_where_that_is_worth_a_pass(
+    num_tokens: int, cached: int, shared: int, expected: list[int]
+) -> None:
+    assert sorted(places(num_tokens, cached=cached, shared=shared).places) == expected
+
+
+@given(
+    num_tokens=st.integers(1, 40_000),
+    rows=st.integers(1, 9000),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_chunks_are_whole_and_end_at_every_place(
+    num_tokens: int, rows: int, shares: tuple[float, float]
+) -> None:
+    blocks = (num_tokens - 1) // BLOCK
+    cached, shared = (int(blocks * share) * BLOCK for share in shares)
+    made = places(num_tokens, cached=cached, shared=shared)
+    ends, start = list[int](), cached
+    while start < num_tokens:
+        end = made.chunk_end(start, rows)
+        assert start < end <= min(start + rows, num_tokens)
+        # less than a block is left over of what a large chunk could have been
+        large = rows >= 8 * BLOCK and end < num_tokens and end not in made.places
+        assert not large or (end % BLOCK == 0 and end > start + rows - BLOCK)
+        if made.is_wanted(end):
+            assert cached < end < num_tokens
+            assert end % BLOCK == 0
+        ends.append(end)
+        start = end
+    assert made.places <= set(ends)
+
+
+def test_where_chunks_end_anyway_they_double() -> None:
+    made = places(100_000)
+    found = [end for end in range(8448, 90_000, 8448) if made.is_wanted(end)]
+    assert found == [8448, 16_896, 33_792, 67_584]
+
+
+def test_none_where_another_request_sees_to_it() -> None:
+    made = places(1095)
+    made.leave_out(512)
+    assert made.chunk_end(0, 8448) == 1024
+    assert not made.is_wanted(1095)
