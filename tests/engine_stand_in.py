@@ -26,6 +26,7 @@ from sparkle.engine.frames import (
     Accepted,
     CancelRequest,
     Delta,
+    EndConversation,
     Failed,
     Finished,
     Frame,
@@ -121,6 +122,9 @@ class Child:
                     task = self._tasks.pop(frame.job, None)
                     if task is not None:
                         task.cancel()
+                case EndConversation():
+                    # it keeps nothing
+                    pass
                 case Shutdown():
                     return
                 case _:

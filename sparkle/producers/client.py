@@ -58,6 +58,18 @@ class Client:
         priority = classify(tokens, job.max_tokens, self.settings.rates)
         return await self._dispatcher.dispatch(job, self.settings.tenant, priority)
 
+    async def end_conversation(self, conversation: str) -> None:
+        """Have what workers keep of a conversation forgotten now, not some minutes after its last job.
+
+        It can be gone on with; its next job is then read from the start. Jobs that run are not ended. A
+        worker that is cut off from the queue just then keeps it until its time is over.
+
+        Raises InvalidMessage for a malformed id, NotConnected when the connection has ended for good.
+        """
+        if self._closed:
+            raise NotConnected("the client is closed; connect anew")
+        await self._dispatcher.end_conversation(self.settings.tenant, conversation)
+
     async def close(self) -> None:
         """End: open handles raise NotConnected, their jobs go on and can be submitted again by their ids."""
         if not self._closed:

@@ -118,6 +118,11 @@ class Dispatcher:
             raise
         return entry.handle
 
+    async def end_conversation(self, tenant: str, conversation: str) -> None:
+        """Forget a conversation here and at all workers. Raises InvalidMessage, NotConnected."""
+        self._homes.ended(conversation)
+        await self._canceller.end_conversation(tenant, conversation)
+
     async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
         handle = Handle(
             job.id,

@@ -35,6 +35,10 @@ class Homes:
         known = self._last.get(conversation) if conversation is not None else None
         return None if known is None else known[1]
 
+    def ended(self, conversation: str) -> None:
+        """It does not go on: no worker is to be asked for it. Unknown ones are fine."""
+        self._last.pop(conversation, None)
+
     def _forget(self, now_s: float) -> None:
         """Let go of what was answered too long ago, and of what is too many."""
         while self._last:

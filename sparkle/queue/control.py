@@ -1,4 +1,4 @@
-"""Beside the jobs: cancels that reach a worker live, and heartbeats out and in. Knows no engine."""
+"""Beside the jobs: what producers tell workers live, and heartbeats out and in. Knows no engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkle.errors import ConfigError, InvalidMessage, NotConnected
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import decode, encode
-from sparkle.schemas.control import Cancel, Heartbeat
+from sparkle.schemas.control import Cancel, EndConversation, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -24,31 +24,52 @@ MAX_WORKERS = 4_096
 """Workers of one region that are remembered."""
 
 
-class CancelFeed:
-    """Tells a worker of cancels as they are published; tombstones tell of earlier ones."""
+class ControlFeed:
+    """Tells a worker of cancels and ended conversations as they are published.
 
-    def __init__(self, connection: Connection, on_cancel: Callable[[str, str], None]) -> None:
-        """`on_cancel` gets tenant and job id, and ignores jobs that it does not run."""
+    Tombstones tell of earlier cancels; what a worker keeps of a conversation goes in time by itself.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        on_cancel: Callable[[str, str], None],
+        on_conversation_end: Callable[[str, str], None],
+    ) -> None:
+        """Both get the tenant, then job or conversation, and ignore what this worker does not know."""
         self._connection = connection
         self._on_cancel = on_cancel
-        self._subscription: Subscription | None = None
+        self._on_conversation_end = on_conversation_end
+        self._subscriptions: list[Subscription] = []
 
     async def start(self) -> None:
-        """Hear cancels from now on. Raises NotConnected."""
-        self._subscription = await self._connection.subscribe(subjects.cancel("*", "*"), self._take)
+        """Hear from now on. Raises NotConnected."""
+        for subject, take in (
+            (subjects.cancel("*", "*"), self._take_cancel),
+            (subjects.end_conversation("*", "*"), self._take_conversation_end),
+        ):
+            self._subscriptions.append(await self._connection.subscribe(subject, take))
 
     async def stop(self) -> None:
         """Hear no more."""
-        if self._subscription is not None:
-            await self._subscription.stop()
-            self._subscription = None
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            await subscription.stop()
 
-    async def _take(self, envelope: Envelope) -> None:
-        # the subject is what permissions bind a tenant to; a message that names another job is refused
+    # the subject is what permissions bind a tenant to; a message that names something else is refused
+
+    async def _take_cancel(self, envelope: Envelope) -> None:
         _, _, tenant, job = envelope.subject.split(".")
         if decode(envelope.payload, Cancel).job != job:
             raise InvalidMessage("job: not the one of the subject")
         self._on_cancel(tenant, job)
+
+    async def _take_conversation_end(self, envelope: Envelope) -> None:
+        _, _, tenant, conversation = envelope.subject.split(".")
+        if decode(envelope.payload, EndConversation).conversation != conversation:
+            raise InvalidMessage("conversation: not the one of the subject")
+        self._on_conversation_end(tenant, conversation)
 
 
 class HeartbeatSender:

@@ -1,9 +1,11 @@
-"""Puts jobs and cancels on the queue. Knows no outbox: one call is one publication."""
+"""Puts jobs, cancels and ends of conversations on the queue. Knows no outbox: one call is one publication."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from pydantic import ValidationError
 
 from sparkle.config import require_positive
 from sparkle.errors import InvalidMessage
@@ -11,8 +13,8 @@ from sparkle.queue.connection import Connection
 from sparkle.queue.stored import StoreOutcome
 from sparkle.queue.storing import store
 from sparkle.schemas import subjects
-from sparkle.schemas.codec import encode
-from sparkle.schemas.control import Cancel
+from sparkle.schemas.codec import describe, encode
+from sparkle.schemas.control import Cancel, EndConversation
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
@@ -40,7 +42,7 @@ class Publication(StrEnum):
 
 
 class JobPublisher:
-    """Publishes jobs and cancels over one connection."""
+    """Publishes jobs, cancels and ends of conversations over one connection."""
 
     def __init__(self, connection: Connection, settings: PublishSettings | None = None) -> None:
         self._connection = connection
@@ -76,6 +78,17 @@ class JobPublisher:
         """Tell running workers and leave a tombstone for those to come. Raises what `publish` raises."""
         headers = {"Nats-Expected-Stream": subjects.CONTROL_STREAM}
         await self._store(subjects.cancel(tenant, job_id), encode(Cancel(job=job_id)), headers)
+
+    async def end_conversation(self, tenant: str, conversation: str) -> None:
+        """Tell all workers to forget a conversation; one that is away does so later by itself.
+
+        Raises InvalidMessage for a malformed id, NotConnected once the connection has ended for good.
+        """
+        try:
+            end = EndConversation(conversation=conversation)
+        except ValidationError as error:
+            raise InvalidMessage(describe(error)) from None
+        await self._connection.publish(subjects.end_conversation(tenant, conversation), encode(end))
 
     async def _store(self, subject: str, payload: bytes, headers: dict[str, str]) -> StoreOutcome:
         return await store(

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from sparkle.errors import FailureCode
 from sparkle.schemas.answer import Count, FinishReason, Seconds
-from sparkle.schemas.message import JobId, Message, Milliseconds, Name
+from sparkle.schemas.message import ConversationId, JobId, Message, Milliseconds, Name
 from sparkle.schemas.priority import PriorityClass
 
 
@@ -19,6 +19,14 @@ class Cancel(Message):
     kind: Literal["cancel"] = "cancel"
     job: JobId
     """The job to end."""
+
+
+class EndConversation(Message):
+    """The producer will not go on with a conversation: what workers keep of it can go."""
+
+    kind: Literal["end_conversation"] = "end_conversation"
+    conversation: ConversationId
+    """The conversation to forget."""
 
 
 class Resend(Message):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from sparkle.schemas.ids import new_job_id
-from sparkle.schemas.message import JobId, Message, Milliseconds, Name, Part, TokenId
+from sparkle.schemas.message import ConversationId, JobId, Message, Milliseconds, Name, Part, TokenId
 
 MAX_CONTEXT_TOKENS = 262_144
 MAX_TEXT_CHARS = 8_000_000
@@ -112,7 +112,7 @@ class Job(Message):
     region: Name | None = None
     """Where content may go. The client fills it in; on the queue it is always there."""
 
-    conversation: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
+    conversation: ConversationId | None = None
     """Jobs of one conversation can reuse each other's state. An id, never content."""
 
     messages: Annotated[list[Turn], Field(min_length=1, max_length=4096)] | None = None

@@ -21,6 +21,9 @@ JobId = Annotated[
 ]
 """A UUID of version 7 in its canonical form: sortable by time, unique without a registry."""
 
+ConversationId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""Names a conversation of one tenant: chosen by the producer, safe inside a subject."""
+
 TokenId = Annotated[int, Field(ge=0, lt=2**20)]
 Milliseconds = Annotated[int, Field(ge=0, lt=2**53)]
 """Unix time in milliseconds."""

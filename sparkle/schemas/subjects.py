@@ -4,6 +4,7 @@ jobs.<region>.<class>.<tenant>.<job>    JOBS      work queue, one message a job
 result.<tenant>.<job>                   RESULTS   the stored end of a job
 ctl.cancel.<tenant>.<job>               CONTROL   tombstones of cancelled jobs
 reply.<tenant>.<job>                    live      chunks
+ctl.end.<tenant>.<conversation>         live      tells all workers to forget a conversation
 ctl.<worker>.resend                     live      asks a worker for lost chunks
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
@@ -98,6 +99,11 @@ def result(tenant: str, job: str) -> str:
 def cancel(tenant: str, job: str) -> str:
     """Where the tombstone of a cancelled job is stored."""
     return f"ctl.cancel.{tenant}.{job}"
+
+
+def end_conversation(tenant: str, conversation: str) -> str:
+    """Where workers are told that a conversation is over."""
+    return f"ctl.end.{tenant}.{conversation}"
 
 
 def resend(worker: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from sparkle.engine.frames import Accepted, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
-from sparkle.queue.control import CancelFeed, HeartbeatSender
+from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
 from sparkle.workers.lifecycle import LifeCycle
@@ -41,7 +41,11 @@ class Worker:
         self._offers = OfferDesk(
             station.connection, station.settings.region, station.worker, self._slots, self._running.start
         )
-        self._cancels = CancelFeed(station.connection, self._running.cancel)
+        self._control = ControlFeed(
+            station.connection,
+            on_cancel=self._running.cancel,
+            on_conversation_end=station.engine.end_conversation,
+        )
 
     def jobs(self) -> list[str]:
         """Ids of the jobs held now."""
@@ -52,7 +56,7 @@ class Worker:
 
         Raises EngineExited, NotConnected or TopologyMissing when it cannot go on, after handing jobs back.
         """
-        await self._cancels.start()
+        await self._control.start()
         pulling = asyncio.create_task(self._puller.run(), name="pull")
         tasks = {
             pulling,
@@ -73,7 +77,7 @@ class Worker:
             await asyncio.wait({pulling, settling}, timeout=_SETTLE_S)
             await _cancel({settling})
             await self._running.hand_back()
-            await self._cancels.stop()
+            await self._control.stop()
             await _cancel({ending, *tasks})
 
     async def _drain(self) -> None:

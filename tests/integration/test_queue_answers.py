@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from sparkle.errors import FailureCode, TopologyMissing
+from sparkle.errors import FailureCode, InvalidMessage, TopologyMissing
 from sparkle.queue import topology
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.api import ask
 from sparkle.queue.connection import Connection, ConnectionSettings
-from sparkle.queue.control import CancelFeed
+from sparkle.queue.control import ControlFeed
 from sparkle.queue.local import LocalServer
 from sparkle.queue.outgoing import JobPublisher
 from sparkle.queue.replies import ReplySettings, ReplyStream
@@ -19,7 +19,7 @@ from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
 from sparkle.schemas.codec import encode
-from sparkle.schemas.control import Cancel
+from sparkle.schemas.control import Cancel, EndConversation
 from sparkle.schemas.ids import new_job_id
 from tests.conftest import Eventually
 
@@ -227,10 +227,14 @@ async def test_subscriptions_are_back_after_a_restart(
 async def test_a_cancel_reaches_running_workers_and_those_to_come(
     nats_server: LocalServer, connection: Connection, eventually: Eventually
 ) -> None:
-    job, cancelled = new_job_id(), list[tuple[str, str]]()
+    job, cancelled, ended = new_job_id(), list[tuple[str, str]](), list[tuple[str, str]]()
     worker = await Connection.open(ConnectionSettings(url=nats_server.url))
-    cancels = CancelFeed(worker, lambda tenant, job: cancelled.append((tenant, job)))
-    await cancels.start()
+    control = ControlFeed(
+        worker,
+        on_cancel=lambda tenant, name: cancelled.append((tenant, name)),
+        on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
+    )
+    await control.start()
     assert await worker.echo(5.0)
     replies = ReplyStream(worker, "w1")
     assert not await replies.is_cancelled("acme", job)
@@ -241,14 +245,71 @@ async def test_a_cancel_reaches_running_workers_and_those_to_come(
     assert not await replies.is_cancelled("other", job)
     # a second cancel is no error
     await JobPublisher(connection).cancel("acme", job)
+    assert ended == []
+    await control.stop()
+    await JobPublisher(connection).cancel("acme", job)
+    assert await connection.echo(5.0)
+    assert await worker.echo(5.0)
+    assert len(cancelled) == 2
     await worker.close()
+
+
+async def test_the_end_of_a_conversation_reaches_all_workers(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    ended: list[tuple[str, str]] = []
+    workers = [await Connection.open(ConnectionSettings(url=nats_server.url)) for _ in range(3)]
+    for worker in workers:
+        control = ControlFeed(
+            worker,
+            on_cancel=lambda _, __: pytest.fail("nothing was cancelled"),
+            on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
+        )
+        await control.start()
+        assert await worker.echo(5.0)
+    await JobPublisher(connection).end_conversation("acme", "c_1-A")
+    await eventually(lambda: len(ended) == 3)
+    assert ended == [("acme", "c_1-A")] * 3
+    for worker in workers:
+        await worker.close()
+
+
+@pytest.mark.parametrize("conversation", ["", "a.b", "*", ">", "a b", "x" * 65, "canary\n"])
+async def test_a_malformed_conversation_is_refused_before_it_is_a_subject(
+    connection: Connection, conversation: str
+) -> None:
+    with pytest.raises(InvalidMessage, match="conversation: ") as caught:
+        await JobPublisher(connection).end_conversation("acme", conversation)
+    assert "canary" not in str(caught.value)
+
+
+async def test_an_end_that_names_another_conversation_than_its_subject_is_passed_over(
+    connection: Connection, eventually: Eventually
+) -> None:
+    ended: list[str] = []
+    control = ControlFeed(
+        connection,
+        on_cancel=lambda _, __: None,
+        on_conversation_end=lambda _, conversation: ended.append(conversation),
+    )
+    await control.start()
+    subject = subjects.end_conversation("acme", "ours")
+    await connection.publish(subject, encode(EndConversation(conversation="theirs")))
+    await connection.publish(subject, encode(EndConversation(conversation="ours")))
+    await eventually(lambda: ended)
+    assert ended == ["ours"]
 
 
 async def test_a_cancel_that_names_another_job_than_its_subject_is_passed_over(
     connection: Connection, eventually: Eventually
 ) -> None:
     job, other, cancelled = new_job_id(), new_job_id(), list[str]()
-    await CancelFeed(connection, lambda _, job: cancelled.append(job)).start()
+    control = ControlFeed(
+        connection,
+        on_cancel=lambda _, job: cancelled.append(job),
+        on_conversation_end=lambda _, __: None,
+    )
+    await control.start()
     await connection.publish(subjects.cancel("acme", job), encode(Cancel(job=other)))
     await connection.publish(subjects.cancel("acme", job), encode(Cancel(job=job)))
     await eventually(lambda: cancelled)

@@ -16,7 +16,7 @@ from sparkle.errors import NotConnected, PublishUncertain
 from sparkle.queue import topology
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection, ConnectionSettings
-from sparkle.queue.control import CancelFeed, HeartbeatSender
+from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.handover import OfferDesk, Offers, Way
 from sparkle.queue.lease import Lease
@@ -60,6 +60,7 @@ def worker_permissions(worker: str) -> dict[str, object]:
             f"_INBOX_{worker}.>",
             "bell.local.*",
             "ctl.cancel.>",
+            "ctl.end.>",
             f"ctl.{worker}.>",
             f"offer.local.{worker}",
         ],
@@ -76,6 +77,7 @@ PERMISSIONS = {
         "publish": [
             "jobs.local.*.acme.*",
             "ctl.cancel.acme.*",
+            "ctl.end.acme.*",
             "ctl.*.resend",
             "$JS.API.DIRECT.GET.RESULTS.result.acme.*",
         ],
@@ -150,12 +152,18 @@ async def test_each_can_do_its_part(
 ) -> None:
     worker, acme, ops = [await open_as(user, server) for user in ("w1", "acme", "ops")]
     deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-    chunks, ends, cancelled = list[Chunk](), list[Result | Failure](), list[str]()
+    chunks, ends = list[Chunk](), list[Result | Failure]()
+    cancelled, conversations = list[str](), list[tuple[str, str]]()
     puller = Puller(worker, "local", lambda: 8, deliveries.put)
     pulling = asyncio.create_task(puller.run())
     replies, feed, publisher = ReplyStream(worker, "w1"), AnswerFeed(acme), JobPublisher(acme)
     await replies.start()
-    await CancelFeed(worker, lambda _, job: cancelled.append(job)).start()
+    control = ControlFeed(
+        worker,
+        on_cancel=lambda _, job: cancelled.append(job),
+        on_conversation_end=lambda tenant, name: conversations.append((tenant, name)),
+    )
+    await control.start()
     job = Job(prompt="x", tenant="acme", region="local")
 
     await feed.open("acme", job.id, chunks.append, ends.append)
@@ -164,6 +172,7 @@ async def test_each_can_do_its_part(
     assert not await replies.is_cancelled("acme", job.id)
     await publisher.cancel("acme", job.id)
     assert await replies.is_cancelled("acme", job.id)
+    await publisher.end_conversation("acme", "c-1")
     await replies.send("acme", chunk(job.id))
     await feed.ask_resend("w1", job.id, 1, 0)
     await eventually(lambda: len(chunks) == 2)
@@ -174,7 +183,8 @@ async def test_each_can_do_its_part(
     await worker.reconnect()
     await back.wait()
     assert await lease.ack()
-    await eventually(lambda: ends and cancelled)
+    await eventually(lambda: ends and cancelled and conversations)
+    assert conversations == [("acme", "c-1")]
     assert await feed.stored_end("acme", job.id) == result(job.id)
     beat = Heartbeat(
         worker="w1", region="local", state=WorkerState.READY, model="m", slots=1, running=[], sent_ms=1

@@ -35,6 +35,15 @@ def test_a_home_is_forgotten_in_time() -> None:
     assert len(homes) == 1
 
 
+def test_an_ended_conversation_has_no_home() -> None:
+    homes = Homes(KEEP_S)
+    homes.answered("c", "w-1", now_s=0.0)
+    homes.answered("d", "w-1", now_s=0.0)
+    homes.ended("c")
+    homes.ended("never seen")
+    assert (homes.of("c", now_s=0.0), homes.of("d", now_s=0.0)) == (None, "w-1")
+
+
 def test_of_too_many_the_longest_unanswered_go() -> None:
     homes = Homes(KEEP_S, max_conversations=2)
     for now_s, conversation in enumerate(["a", "b", "a", "c"]):
