@@ -217,7 +217,11 @@ class Dispatcher:
         self._wake.set()
 
     def _on_chunk(self, entry: _Open, chunk: Chunk) -> None:
-        self._outbox.sign_of_life(chunk.job, asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        self._outbox.sign_of_life(chunk.job, now_s)
+        if chunk.seq == 0:
+            # an answer that is cancelled, or not awaited by the next question, leaves its state there as well
+            self._homes.answered(entry.job.conversation, chunk.worker, now_s=now_s)
         entry.accept()
         entry.handle.on_chunk(chunk)
 

@@ -1,4 +1,4 @@
-"""Which worker answered a conversation's last job: its home. Pure: the caller tells the time."""
+"""Which worker a conversation's last answer is from: its home. Pure: the caller tells the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Homes:
         return len(self._last)
 
     def answered(self, conversation: str | None, worker: str, *, now_s: float) -> None:
-        """A job of this conversation was answered by `worker`; None is a job of no conversation."""
+        """`worker` began or ended an answer of this conversation; None is a job of no conversation."""
         if conversation is None:
             return
         self._last[conversation] = (now_s, worker)

@@ -110,6 +110,19 @@ async def test_every_follow_up_runs_where_its_conversation_is(
     assert set(ways()) == {"home", "handed_over"}
 
 
+async def test_a_cancelled_answer_counts_as_one(open_site: OpenSite) -> None:
+    site = await open_site(slots=4, wait_ms=FOR_EVER_MS)
+    for number in range(6):
+        begun = await site.client.submit(turn(f"c-{number}", "pace_ms=5", max_tokens=4000))
+        async with asyncio.timeout(WAIT_S):
+            home = (await anext(begun)).worker
+        # the next question does not wait for the end, and another not for the cancel
+        beside = await site.answer(turn(f"c-{number}"))
+        await begun.cancel()
+        after = await site.answer(turn(f"c-{number}"))
+        assert (beside.worker, after.worker) == (home, home)
+
+
 async def test_a_job_of_no_conversation_goes_to_anybody(
     open_site: OpenSite, ways: Callable[[], list[str]]
 ) -> None:
