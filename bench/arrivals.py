@@ -76,6 +76,8 @@ TRIAGE = Kind(300, 100)
 REPORT = Kind(33_000, 1_000)
 """An analysis of a case in a SOAR system."""
 DOCUMENT = Kind(100_000, 1_000)
+BOOK = Kind(2_000, 8_000)
+"""Little to read and much to write."""
 
 
 def given(path: Path) -> list[Arrival]:
@@ -127,10 +129,14 @@ LOADS: Mapping[str, Callable[[int], list[Arrival]]] = MappingProxyType(
             bursts(REPORT, size=8, every_s=40, until_s=LOAD_S, seed=seed),
             poisson(TRIAGE, per_s=4, until_s=LOAD_S, seed=seed),
         ),
+        "writing": lambda seed: merged(
+            bursts(BOOK, size=80, every_s=LOAD_S, until_s=LOAD_S, seed=seed),
+            poisson(TRIAGE, per_s=4, until_s=60, seed=seed),
+        ),
     }
 )
 """By a seed. mixed: 16 questions a second beside two documents; soar: reports and questions, both by chance;
-bursts: eight reports at once beside questions."""
+bursts: eight reports at once beside questions; writing: more long answers than slots, beside questions."""
 
 
 def _around(mean: int, random: Random) -> int:

@@ -28,7 +28,7 @@ class AnswerFrames:
         self._stop_tokens = stop_tokens
         self._text = AnswerText(tokenizer, stop=job.sampling.stop, thinking=job.thinking is not Thinking.OFF)
         self._num_tokens = 0
-        self._cached_tokens = 0
+        self._cached_tokens: int | None = None
         self._drafts = DraftCount()
         # code points handed out of each channel's text
         self._written = dict.fromkeys(Channel, 0)
@@ -39,8 +39,9 @@ class AnswerFrames:
         return self._text.stopped
 
     def cached(self, tokens: int) -> None:
-        """So many of the prompt's tokens need not be read."""
-        self._cached_tokens = tokens
+        """So many of the prompt's tokens need not be read. What it goes on from later does not count."""
+        if self._cached_tokens is None:
+            self._cached_tokens = tokens
 
     def drafted(self, sources: Sequence[str]) -> None:
         """The tokens added next come of a pass with a draft; `sources`: of each of it who guessed it."""
@@ -71,7 +72,7 @@ class AnswerFrames:
             job=self._job,
             finish_reason=reason,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
+            cached_tokens=self._cached_tokens or 0,
             completion_tokens=self._num_tokens,
             drafts=self._drafts.by_source(),
         )

@@ -75,6 +75,13 @@ class Holdings:
         """Whether its longest possible answer fits, with what checkpoints alone keep."""
         return self.pages.pages_for(request.worst_case_tokens) <= self.pages.num_obtainable
 
+    def has_room_with_cached(self, request: Request) -> bool:
+        """The same, counting what others hold of its tokens: a look at every block, for one alone."""
+        source = self._source(request)
+        shared = () if source is None else source.pages[: source.position // self.pages.page_tokens]
+        needed = self.pages.pages_for(request.worst_case_tokens) - self.pages.num_held(shared)
+        return needed <= self.pages.num_obtainable
+
     def admit(self, request: Request) -> bool:
         """Give a request that has room slot and pages, and the state of what is cached.
 
@@ -141,6 +148,12 @@ class Holdings:
         self.pages.give_back(request.pages)
         request.slot, request.pages, request.places = None, (), None
         self._promised = {prefix: one for prefix, one in self._promised.items() if one is not request}
+
+    def interrupt(self, request: Request) -> None:
+        """Take back what a request holds that goes on later: from this checkpoint, or what is left of it."""
+        if request.chain is not None:
+            request.chain.extend(request.tokens)
+        self.release(request, is_sound=True)
 
     def forget(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Free those of these that are still held."""

@@ -31,6 +31,10 @@ class PagePool:
         """Pages that no request holds: free, or free once their checkpoints are gone."""
         return self.num_pages - len(self._held)
 
+    def num_held(self, pages: Iterable[int]) -> int:
+        """How many of these a request holds."""
+        return sum(page in self._held for page in pages)
+
     @property
     def free(self) -> frozenset[int]:
         """The free pages, for checks."""

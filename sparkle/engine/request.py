@@ -20,7 +20,7 @@ class RequestState(StrEnum):
     """Where a request is in its life; why it ended is `Request.finish`."""
 
     WAITING = "waiting"  #: holds nothing yet
-    READING = "reading"  #: holds a slot and pages, its prompt is being read
+    READING = "reading"  #: holds a slot and pages, its prompt is being read, or its answer again
     DECODING = "decoding"  #: its prompt is read, each pass draws a token
     ENDED = "ended"  #: holds nothing any more
 
@@ -28,8 +28,8 @@ class RequestState(StrEnum):
 LEGAL: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
     {
         RequestState.WAITING: frozenset({RequestState.READING, RequestState.ENDED}),
-        RequestState.READING: frozenset({RequestState.DECODING, RequestState.ENDED}),
-        RequestState.DECODING: frozenset({RequestState.ENDED}),
+        RequestState.READING: frozenset({RequestState.DECODING, RequestState.WAITING, RequestState.ENDED}),
+        RequestState.DECODING: frozenset({RequestState.WAITING, RequestState.ENDED}),
         RequestState.ENDED: frozenset(),
     }
 )
@@ -78,6 +78,12 @@ class Request:
     answer: list[int] = field(default_factory=list[int], init=False)
     """Tokens drawn so far."""
 
+    preemptions: int = field(default=0, init=False)
+    """How often it has given way to another one."""
+
+    _given_way_at: int = field(default=0, init=False)
+    """Tokens of the answer then."""
+
     computed: int = field(default=0, init=False)
     """Tokens whose keys, values and state are in the cache."""
 
@@ -116,9 +122,20 @@ class Request:
         return (*self.prompt, *self.answer) if self.answer else self.prompt
 
     @property
+    def reading_tokens(self) -> int:
+        """Tokens to be read until the next one is drawn: the prompt, and the answer where it gave way."""
+        return len(self.prompt) + self._given_way_at
+
+    @property
     def unread_tokens(self) -> int:
-        """Tokens of the prompt that are still to be read."""
-        return max(0, len(self.prompt) - self.computed)
+        """Of these the tokens that are still to be read."""
+        return max(0, self.reading_tokens - self.computed)
+
+    def give_way(self) -> None:
+        """It has given up what it held, and waits again: what it has written is read then."""
+        self.move_to(RequestState.WAITING)
+        self.preemptions += 1
+        self.computed, self._given_way_at = 0, len(self.answer)
 
     def move_to(self, state: RequestState) -> None:
         """Change the state. Raises IllegalMove where LEGAL has no such move."""

@@ -4,6 +4,7 @@
 2. `order.py` says who goes first: short ones, tenants in turn, and none waits for ever.
 3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer: no
    answer ever fails for memory half way. A smaller one may pass one that does not fit, until that is overdue.
+   Where there is no room for a shorter class, a longer one may have to give way: `preemption.py`.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
 5. Drafts come out of the rest, shortest class first: at most half of it while a prompt is being read.
 6. Of what is left prompts are read, as `prompt_rows.py` shares it out: all where nobody waits for the pass.
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from sparkle.engine.holdings import Holdings
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
+from sparkle.engine.preemption import giving_way
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.rounds import Rounds
@@ -85,6 +87,8 @@ class Scheduler:
         self._arrivals = 0
         self._rounds = Rounds()
         self._prompt_rows = PromptRows(chunk_tokens)
+        self.preempted = 0
+        """How often a request has given way to one of a shorter class."""
 
     @property
     def has_work(self) -> bool:
@@ -224,16 +228,43 @@ class Scheduler:
         assert self._running == sorted(self._running, key=_by_class)
 
     def _admit(self, now_s: float) -> None:
+        # whose slots hold what they are said to: no pass has run with those admitted now
+        earlier = [*self._running]
         while len(self._running) < self._num_slots:
-            request = self._waiting.next_admitted(now_s, self.holdings.has_room)
-            if request is None:
-                return
-            self._waiting.remove(request)
-            if not self.holdings.admit(request):
-                self._waiting.add(request)
-                return
-            request.move_to(RequestState.READING)
-            insort(self._running, request, key=_by_class)
+            request = self._next_admitted(now_s)
+            if request is None or not self._begin(request):
+                break
+        while (request := self._waiting.shortest) is not None and self._make_way(request, earlier, now_s):
+            pass
+
+    def _next_admitted(self, now_s: float) -> Request | None:
+        first = self._waiting.first(now_s)
+        if first is None or self.holdings.has_room_with_cached(first):
+            return first
+        return self._waiting.passing(now_s, self.holdings.has_room)
+
+    def _make_way(self, request: Request, earlier: list[Request], now_s: float) -> bool:
+        """Whether one that waits was given slot and pages of others, who run since an earlier pass."""
+        # what else is free may be kept for one that is overdue
+        needed = self.holdings.pages.pages_for(request.worst_case_tokens)
+        leaving = giving_way(earlier, request, needed, now_s)
+        for one in leaving:
+            earlier.remove(one)
+            self._running.remove(one)
+            self.holdings.interrupt(one)
+            one.give_way()
+            self.preempted += 1
+            self._waiting.add(one)
+        return bool(leaving) and self.holdings.has_room(request) and self._begin(request)
+
+    def _begin(self, request: Request) -> bool:
+        """Whether one that waits got slot and pages."""
+        if not self.holdings.admit(request):
+            return False
+        self._waiting.remove(request)
+        request.move_to(RequestState.READING)
+        insort(self._running, request, key=_by_class)
+        return True
 
     def _read(self, request: Request, rows: int) -> Span:
         """The next chunk of a prompt, of at most so many rows."""
@@ -307,13 +338,14 @@ def _decode_span(request: Request, draft: tuple[int, ...]) -> Span:
 
 def _prompt_span(request: Request, stop: int) -> Span:
     assert request.slot is not None
+    tokens = request.tokens
     return Span(
         request=request.id,
         slot=request.slot,
         start=request.computed,
-        tokens=request.prompt[request.computed : stop],
+        tokens=tokens[request.computed : stop],
         pages=request.pages,
-        draws=stop == len(request.prompt),
+        draws=stop == len(tokens),
         fresh=not request.placed,
-        following=request.prompt[stop] if stop < len(request.prompt) else None,
+        following=tokens[stop] if stop < len(tokens) else None,
     )

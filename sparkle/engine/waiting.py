@@ -42,12 +42,20 @@ class Waiting:
         line = self._by_arrival[request.priority]
         del line[bisect_left(line, request.arrival, key=_arrival)]
 
-    def next_admitted(self, now_s: float, fits: Callable[[Request], bool]) -> Request | None:
-        """Whose turn it is; None where nobody waits, nobody fits, or what is free is kept."""
-        overdue = self._first_overdue(now_s)
-        if overdue is not None:
-            return overdue if fits(overdue) else None
-        return next((request for request in self._line if fits(request)), None)
+    @property
+    def shortest(self) -> Request | None:
+        """The first one if none were overdue; None where nobody waits."""
+        return next(iter(self._line), None)
+
+    def first(self, now_s: float) -> Request | None:
+        """Whose turn it is; None where nobody waits."""
+        return self._first_overdue(now_s) or self.shortest
+
+    def passing(self, now_s: float, fits: Callable[[Request], bool]) -> Request | None:
+        """Who may go ahead of the first one, which does not fit; None where nobody does or may."""
+        if self._first_overdue(now_s) is not None:
+            return None
+        return next((request for request in self._line[1:] if fits(request)), None)
 
     def _first_overdue(self, now_s: float) -> Request | None:
         # of one class who came first is overdue first

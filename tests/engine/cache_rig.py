@@ -22,6 +22,7 @@ def request(
     tenant: str | None = "a",
     conversation: str | None = None,
     priority: PriorityClass = PriorityClass.P1,
+    arrived_s: float = 0.0,
 ) -> Request:
     return Request(
         id=name,
@@ -29,7 +30,7 @@ def request(
         max_answer_tokens=most,
         stop_tokens=frozenset({STOP}),
         priority=priority,
-        arrived_s=0.0,
+        arrived_s=arrived_s,
         tenant=tenant,
         conversation=conversation,
     )
@@ -84,8 +85,8 @@ class Rig:
         plan = self.planner.schedule(self.now_s, chosen)
         for span in plan.spans:
             if span.fresh:
-                assert span.request not in self.cached
-                self.cached[span.request] = span.start
+                assert span.request not in self.cached or self.requests[span.request].preemptions
+                self.cached.setdefault(span.request, span.start)
         return plan
 
     def finish_pass(self, plan: PassPlan, tokens: Mapping[str, tuple[int, ...]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -37,7 +37,12 @@ class Drafting:
     """An engine whose runner has the draft model, and a record of its drafts."""
 
     def __init__(
-        self, beside: Beside, tokenizer: Tokenizer, settings: EngineSettings, proposer: Proposer | None = None
+        self,
+        beside: Beside,
+        tokenizer: Tokenizer,
+        settings: EngineSettings,
+        proposer: Proposer | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         sizes = settings.sizes(Device.CPU)
         cache = SequenceCache(
@@ -60,7 +65,7 @@ class Drafting:
         )
         self._beside = beside
         self._last_token = tokenizer.vocab_size - 1
-        self.bundle: Bundle = engine_around(self.record, beside.config, tokenizer, sizes, proposer)
+        self.bundle: Bundle = engine_around(self.record, beside.config, tokenizer, sizes, proposer, clock)
 
     def check(self, jobs: Sequence[Job], *, least: int) -> None:
         """At least so many drafts were made, each of the tokens in front of it alone."""

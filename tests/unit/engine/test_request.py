@@ -13,7 +13,7 @@ from sparkle.schemas.priority import PriorityClass
 
 W, R, D, E = RequestState.WAITING, RequestState.READING, RequestState.DECODING, RequestState.ENDED
 # written out once more on purpose: the table in the code must not be its own proof
-MOVES = {(W, R), (W, E), (R, D), (R, E), (D, E)}
+MOVES = {(W, R), (W, E), (R, D), (R, W), (R, E), (D, W), (D, E)}
 
 
 def request(max_answer_tokens: int = 3) -> Request:
@@ -38,6 +38,22 @@ def test_every_pair_of_states(before: RequestState, after: RequestState) -> None
         with pytest.raises(IllegalMove, match=f"from {before} to {after}"):
             moved.move_to(after)
         assert moved.state is before
+
+
+def test_one_that_gave_way_reads_its_answer_too() -> None:
+    moved = request(max_answer_tokens=9)
+    moved.move_to(R)
+    moved.computed = 1
+    assert (moved.reading_tokens, moved.unread_tokens) == (2, 1)
+    moved.move_to(D)
+    moved.computed, moved.answer = 4, [5, 6, 5]
+    assert moved.unread_tokens == 0
+    moved.give_way()
+    assert (moved.state, moved.computed, moved.preemptions) == (W, 0, 1)
+    assert (moved.reading_tokens, moved.unread_tokens) == (5, 5)
+    moved.move_to(R)
+    moved.computed = 4
+    assert moved.unread_tokens == 1
 
 
 def test_every_state_has_a_row() -> None:

@@ -54,13 +54,14 @@ def draw(plan: PassPlan) -> PassResult:
 def test_the_first_one_that_fits_goes_ahead_until_the_other_is_overdue() -> None:
     big, small, long = request(1, 60), request(2, 100, P2), request(3, 30, P3, arrived_s=3.0)
     waiting = line(long, small, big)
-    assert waiting.next_admitted(3.9, lambda _: True) is big
-    assert waiting.next_admitted(3.9, lambda one: one is not big) is small
-    assert waiting.next_admitted(3.9, lambda one: one is long) is long
-    assert waiting.next_admitted(3.9, lambda _: False) is None
-    assert waiting.next_admitted(4.0, lambda one: one is not big) is None
+    assert waiting.first(3.9) is waiting.shortest is big
+    assert waiting.passing(3.9, lambda _: True) is small
+    assert waiting.passing(3.9, lambda one: one is long) is long
+    assert waiting.passing(3.9, lambda _: False) is None
+    assert waiting.first(4.0) is big
+    assert waiting.passing(4.0, lambda _: True) is None
     waiting.remove(big)
-    assert waiting.next_admitted(4.0, lambda _: True) is small
+    assert waiting.first(4.0) is small
     assert [*waiting] == [small, long]
 
 
@@ -94,12 +95,12 @@ def test_it_is_the_order_of_all_that_wait_whatever_comes_and_goes(
     fitting = data.draw(st.sets(st.sampled_from(here))) if here else set[Request]()
     assert [*waiting] == sorted(here, key=by_work)
     assert len(waiting) == len(here)
-    expected = first_overdue(here, now_s)
-    if expected is None:
-        expected = min(fitting, key=by_work, default=None)
-    elif expected not in fitting:
-        expected = None
-    assert waiting.next_admitted(now_s, lambda one: one in fitting) is expected
+    first = min(here, key=by_work, default=None)
+    overdue = first_overdue(here, now_s)
+    assert waiting.shortest is first
+    assert waiting.first(now_s) is (overdue or first)
+    others = fitting - {first} if overdue is None else set[Request]()
+    assert waiting.passing(now_s, lambda one: one in fitting) is min(others, key=by_work, default=None)
 
 
 arriving = st.lists(
