@@ -17,7 +17,7 @@ from sparkle.engine.buckets import Bucket
 from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.failures import kind_of, place_of
-from sparkle.engine.frames import Accepted, Failed, Frame
+from sparkle.engine.frames import Accepted, Cached, Failed, Frame
 from sparkle.engine.full_passes import FullPasses
 from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
@@ -129,6 +129,12 @@ class Engine:
         """End a job without an answer. Nothing happens where it is not here."""
         self._scheduler.cancel(job_id)
         self._forget(job_id)
+
+    @property
+    def cached(self) -> Cached:
+        """What is kept of jobs that ended."""
+        holdings = self._scheduler.holdings
+        return Cached(checkpoints=len(holdings.checkpoints.all), evicted=holdings.evicted)
 
     def end_conversation(self, tenant: str | None, conversation: str) -> None:
         """Forget what is kept of a tenant's conversation, and keep nothing of its running jobs."""

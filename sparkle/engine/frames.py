@@ -124,6 +124,18 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Engine to worker: what it keeps of jobs that ended, whenever that has changed."""
+
+    kind: ClassVar[str] = "cached"
+    checkpoints: int = 0
+    """States held now, each in a slot."""
+
+    evicted: int = 0
+    """States that left since the start because memory was needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """Engine to worker: the job ended without an answer."""
 
@@ -135,7 +147,7 @@ class Failed:
 
 
 ToEngine = Submit | CancelRequest | EndConversation | Shutdown
-ToWorker = Ready | Refused | Accepted | Delta | Finished | Failed
+ToWorker = Ready | Refused | Accepted | Delta | Finished | Failed | Cached
 Frame = ToEngine | ToWorker
 
 _KINDS: dict[str, type[Frame]] = {frame.kind: frame for frame in (*get_args(ToEngine), *get_args(ToWorker))}

@@ -95,6 +95,7 @@ def _serve_until_told(engine: Engine, intake: Intake, connection: socket.socket,
 
 def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[Frame]], None]) -> None:
     """Follow orders and run passes until a Shutdown. Raises what made the frames unreadable."""
+    told = engine.cached
     while True:
         frames: list[Frame] = []
         for order in _waiting(orders, engine.idle_s()):
@@ -111,7 +112,11 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
                     frames.append(order)
                 case Prepared():
                     frames.append(engine.submit(order.job, order.prompt))
-        frames += engine.step()
+        written = engine.step()
+        if engine.cached != told:
+            told = engine.cached
+            frames.append(told)
+        frames += written
         if frames:
             send(frames)
 

@@ -164,7 +164,7 @@ class JobRun:
                     await self._send(self._coalescer.add(event, now_s))
                 case Finished():
                     self._in_engine = False
-                    self._station.metrics.answer_finished(event.drafts)
+                    self._station.metrics.answer_finished(event.drafts, cached_tokens=event.cached_tokens)
                     await self._send(self._coalescer.flush(now_s))
                     return self._result(event, now_s)
                 case Failed():

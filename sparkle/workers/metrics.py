@@ -38,6 +38,19 @@ class WorkerMetrics:
         self.tokens = Counter(
             "sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"], registry=self.registry
         )
+        self.cache_hits = Counter(
+            "sparkle_cache_hits",
+            "Answers whose prompt was not read from its beginning",
+            registry=self.registry,
+        )
+        self.cache_checkpoints = Gauge(
+            "sparkle_cache_checkpoints", "States kept of prompts and answers", registry=self.registry
+        )
+        self.cache_evictions = Gauge(
+            "sparkle_cache_evictions",
+            "States that left since the engine's start because memory was needed",
+            registry=self.registry,
+        )
         self.draft_passes = Counter(
             "sparkle_draft_passes",
             "Passes that checked a draft, by who made it",
@@ -76,8 +89,14 @@ class WorkerMetrics:
             "sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S, registry=self.registry
         )
 
-    def answer_finished(self, drafts: Mapping[str, Sequence[int]]) -> None:
-        """Count one answer's drafts: by proposer its passes, drafted and accepted tokens."""
+    def cached(self, checkpoints: int, evicted: int) -> None:
+        """What the engine says that it keeps, and what left so far."""
+        self.cache_checkpoints.set(checkpoints)
+        self.cache_evictions.set(evicted)
+
+    def answer_finished(self, drafts: Mapping[str, Sequence[int]], *, cached_tokens: int) -> None:
+        """Count whether it was a hit, and its drafts: by proposer its passes, drafted and accepted tokens."""
+        self.cache_hits.inc(cached_tokens > 0)
         for proposer, (passes, drafted, accepted) in drafts.items():
             self.draft_passes.labels(proposer).inc(passes)
             self.draft_tokens.labels(proposer).inc(drafted)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from sparkle.engine.frames import Accepted, Delta, Failed, Finished
+from sparkle.engine.frames import Accepted, Cached, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
 from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.handover import OfferDesk
@@ -103,6 +103,8 @@ class Worker:
         async for frame in self._station.engine.frames:
             if isinstance(frame, Accepted | Delta | Finished | Failed):
                 self._running.frame(frame)
+            elif isinstance(frame, Cached):
+                self._station.metrics.cached(frame.checkpoints, frame.evicted)
         raise EngineExited("the engine process ended; its jobs go back to the queue")
 
     async def _watch_connection(self) -> None:

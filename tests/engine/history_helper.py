@@ -53,9 +53,12 @@ class HistoryHelper:
         for place, slot in enumerate(_ints(batch.slots)):
             if slot < 0:
                 continue
-            context, first = int(batch.contexts[place]), int(batch.token_ids[batch.span_starts[place]])
-            assert int(self._lengths[slot]) == context, "it has not followed all passes"
-            if context:
+            start, stop = _ints(batch.span_starts[place : place + 2])
+            context, first = int(batch.contexts[place]), int(batch.token_ids[start])
+            assert int(self._lengths[slot]) >= context, "it has not followed all passes"
+            # others are asked too, of which one that goes on from a checkpoint knew another token behind it
+            if context and stop - start > 1 and int(batch.token_ids[start + 1]) < 0:
+                assert int(self._lengths[slot]) == context, "it has followed what was taken back"
                 assert int(self._behind[slot, context - 1]) == first, "it was told another token"
             tokens = [*_ints(self._tokens[slot, :context]), first]
             random = Random(context)

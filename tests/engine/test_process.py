@@ -15,7 +15,7 @@ import pytest_asyncio
 import torch
 
 from sparkle.engine.client import EngineProcess
-from sparkle.engine.frames import Accepted, Delta, Failed, Finished, Frame, Submit
+from sparkle.engine.frames import Accepted, Cached, Delta, Failed, Finished, Frame, Submit
 from sparkle.engine.settings import UNUSABLE_CODE, Device, EngineSettings, default_model
 from sparkle.errors import ConfigError, EngineExited, FailureCode
 from sparkle.schemas import codec
@@ -57,6 +57,8 @@ async def frames_until_end(engine: EngineProcess, *jobs: str) -> dict[str, list[
     found: dict[str, list[Frame]] = {job: [] for job in jobs}
     open_jobs = set(jobs)
     async for frame in engine.frames:
+        if isinstance(frame, Cached):
+            continue
         assert isinstance(frame, Accepted | Delta | Finished | Failed)
         found.setdefault(frame.job, []).append(frame)
         if isinstance(frame, Finished | Failed):
@@ -110,6 +112,23 @@ async def test_a_prompt_over_the_context_is_refused(engine: EngineProcess) -> No
     (failed,) = (await frames_until_end(engine, job.id))[job.id]
     assert isinstance(failed, Failed)
     assert failed.code is FailureCode.TOO_LONG
+
+
+@module_loop
+async def test_a_follow_up_is_not_read_again_until_its_conversation_has_ended(engine: EngineProcess) -> None:
+    async def cached_tokens() -> int:
+        job = chat("which alerts matter? " * 9).evolve(tenant="t", conversation="c")
+        await engine.submit(submit(job))
+        (end,) = [
+            one for one in (await frames_until_end(engine, job.id))[job.id] if isinstance(one, Finished)
+        ]
+        return end.cached_tokens
+
+    # the first has nothing, the second takes what it has in common, the third goes on from there
+    found = [await cached_tokens() for _ in range(3)]
+    assert found[0] == 0 < found[2]
+    engine.end_conversation("t", "c")
+    assert await cached_tokens() == 0
 
 
 @module_loop

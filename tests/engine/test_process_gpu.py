@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparkle.engine.client import EngineProcess
-from sparkle.engine.frames import Accepted, Delta, Finished, Ready, Submit
+from sparkle.engine.frames import Accepted, Cached, Delta, Finished, Ready, Submit
 from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.producers.demo_prompts import demo_prompts
 from sparkle.schemas import codec
@@ -27,7 +27,7 @@ async def answers(settings: EngineSettings) -> tuple[Ready, list[list[int]]]:
         await engine.submit(Submit(job=job.id, payload=codec.encode(job)))
     running = set(tokens)
     async for frame in engine.frames:
-        assert isinstance(frame, Accepted | Delta | Finished), frame
+        assert isinstance(frame, Accepted | Delta | Finished | Cached), frame
         if isinstance(frame, Delta):
             tokens[frame.job] += frame.tokens
         if isinstance(frame, Finished):

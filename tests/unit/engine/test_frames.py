@@ -9,6 +9,7 @@ from sparkle.engine.frames import (
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
     Accepted,
+    Cached,
     CancelRequest,
     Delta,
     EndConversation,
@@ -51,6 +52,7 @@ FRAMES: list[Frame] = [
         completion_tokens=2,
         drafts={"lookup": [2, 9, 5]},
     ),
+    Cached(checkpoints=3, evicted=4),
     Failed(job="a", code=FailureCode.TOO_LONG, message="m", retryable=False),
 ]
 

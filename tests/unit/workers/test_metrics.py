@@ -1,4 +1,4 @@
-"""What the worker counts of drafts."""
+"""What the worker counts of drafts and of what the engine keeps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sparkle.workers.metrics import WorkerMetrics
 
 def test_drafts_are_counted_by_who_made_them() -> None:
     metrics = WorkerMetrics()
-    metrics.answer_finished({"lookup": [2, 9, 5]})
-    metrics.answer_finished({"lookup": [1, 4, 0], "mtp": [3, 9, 6]})
-    metrics.answer_finished({})
+    metrics.answer_finished({"lookup": [2, 9, 5]}, cached_tokens=0)
+    metrics.answer_finished({"lookup": [1, 4, 0], "mtp": [3, 9, 6]}, cached_tokens=64)
+    metrics.answer_finished({}, cached_tokens=128)
     found = {
         (name, proposer): metrics.registry.get_sample_value(
             f"sparkle_draft_{name}_total", {"proposer": proposer}
@@ -25,3 +25,14 @@ def test_drafts_are_counted_by_who_made_them() -> None:
         ("tokens", "mtp"): 9.0,
         ("tokens_accepted", "mtp"): 6.0,
     }
+    assert metrics.registry.get_sample_value("sparkle_cache_hits_total") == 2.0
+
+
+def test_what_the_engine_keeps_is_told_as_it_says() -> None:
+    metrics = WorkerMetrics()
+    for checkpoints, evicted in ((3, 0), (2, 5)):
+        metrics.cached(checkpoints, evicted)
+    found = [
+        metrics.registry.get_sample_value(f"sparkle_cache_{name}") for name in ("checkpoints", "evictions")
+    ]
+    assert found == [2.0, 5.0]
