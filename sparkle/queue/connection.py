@@ -4,7 +4,8 @@ The traps (facts of nats-py 2.16): a message that it cannot read ends the read l
 an error callback that raises, and a PONG after a timed-out `flush`, so nothing here flushes; a payload over
 the server's limit closes the connection for good; a dead read loop still says "connected", so a watchdog
 listens for its own echo; an end for good may never reach the callback, so the watchdog looks for it; a
-cancellation is swallowed while it flushes, so it is raised again.
+cancellation is swallowed while it flushes, so it is raised again; its own is while it reconnects, so that it
+is closed until it stays closed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain
 from sparkle.queue.connection_settings import ConnectionSettings
 from sparkle.queue.envelope import NO_HEADERS, Envelope
-from sparkle.queue.library import abort, header_bytes, our_errors
+from sparkle.queue.library import abort, close, header_bytes, our_errors
 from sparkle.queue.receiving import Receiver
 from sparkle.queue.stored import StoreOutcome, read_ack
 from sparkle.queue.watchdog import watch
@@ -134,7 +135,7 @@ class Connection:
         cancels = task.cancelling() if task is not None else 0
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self._client.close()
+                await close(self._client)
         except OSError:
             # a frozen server never takes what waits (TimeoutError), a lost one cannot: the library stops
             # half way, and has no way to go on without it

@@ -12,6 +12,8 @@ from nats.aio.client import Client
 
 from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain, TopologyMissing
 
+_AGAIN_S = 0.05
+
 
 @contextmanager
 def our_errors(subject: str) -> Generator[None]:
@@ -32,6 +34,23 @@ def our_errors(subject: str) -> Generator[None]:
         raise NotConnected("the server is away and too much waits to be sent already") from None
     except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError):
         raise NotConnected("the connection is closed; open a new one") from None
+
+
+async def close(client: Client) -> None:
+    """Close it, and what its reconnecting goes on to do: that can swallow the cancellation, and never ends.
+
+    Raises OSError where what waits cannot be sent.
+    """
+    while True:
+        await client.close()
+        reconnecting = client._reconnection_task  # pyright: ignore[reportPrivateUsage] - as below
+        if reconnecting is not None and not reconnecting.done():
+            reconnecting.cancel()
+            await asyncio.wait({reconnecting}, timeout=_AGAIN_S)
+        elif client.is_closed:
+            break
+    # what it connected meanwhile
+    abort(client)
 
 
 def abort(client: Client) -> None:

@@ -238,5 +238,12 @@ async def test_a_connection_closes_at_any_moment_of_an_outage(wire: Wire, payloa
             await connection.publish("y", b"waits to be sent")
         await connection.close()
         assert connection.closed.is_set()
+        assert not _reconnecting()
         await asyncio.wait(listening, timeout=5.0)
         assert all(task.done() for task in listening)
+
+
+def _reconnecting() -> list[str]:
+    """The library's tasks that connect a client anew."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name for name in names if name == "Client._attempt_reconnect"]
