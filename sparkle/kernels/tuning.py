@@ -48,15 +48,18 @@ class RingSettings:
     split: int
     """Programs among which K is divided."""
     tiles: int
-    """Tiles of 128 weight rows of a program, one after another; 1 where K is divided."""
+    """Tiles of 128 weight rows of a program, side by side."""
     stages: int
     """Units of 128 weight rows and 128 columns of K in shared memory."""
+    row_stages: int
+    """Groups of 128 columns of the activation there."""
+    warps: int
 
     def __post_init__(self) -> None:
-        if min(self.split, self.tiles, self.stages) < 1 or (self.split > 1 and self.tiles > 1):
+        if min(self.split, self.tiles, self.stages, self.row_stages) < 1 or self.warps not in (4, 8):
             raise ValueError(
-                f"split {self.split}, tiles {self.tiles} and stages {self.stages} must be at least 1, "
-                "and split or tiles must be 1"
+                f"split {self.split}, tiles {self.tiles}, stages {self.stages} and row_stages "
+                f"{self.row_stages} must be at least 1, warps {self.warps} 4 or 8"
             )
 
 
@@ -68,15 +71,22 @@ class _Tile:
     fetch: int
 
 
-RING_STAGES = {16: 5, 32: 5, 64: 3}
-"""Stages by the rows a program holds: two programs fit a multiprocessor, for gate_up has more than 132."""
+# by (tiles, rows) of a program: (stages, row stages, warps), so that two programs fit a multiprocessor
+_RING_STAGES = {
+    (1, 16): (5, 5, 4),
+    (1, 32): (5, 5, 4),
+    (1, 64): (4, 4, 4),
+    (2, 16): (4, 2, 4),
+    (2, 32): (4, 2, 4),
+    (2, 64): (4, 3, 8),
+}
 
 # [N, K] of Qwen3.8-27B: (split, tiles), so that about 132 programs have equal work; figures in bench/LOG.md
 _RING = {
     (16384, 5120): (1, 1),  # gdn_in
     (14336, 5120): (1, 1),  # attention_in
     (5120, 6144): (3, 1),  # out
-    (34816, 5120): (1, 2),  # gate_up, for the bench: in the engine it is one with SiLU, in gate_up.py
+    (34816, 5120): (1, 2),  # gate_up; with SiLU, as the engine has it, likewise
     (5120, 17408): (3, 1),  # down
     (5120, 10240): (3, 1),  # joined, of the draft head
     (5120, 4096): (3, 1),  # out, of DFlash2; its other products take the kernel for any shape
@@ -96,10 +106,12 @@ def measured_shapes() -> list[tuple[int, int]]:
 def ring_settings(columns: int, depth: int, *, rows: int) -> RingSettings | None:
     """The settings for `rows` rows times a weight [columns, depth], if that is a layer's of Qwen3.8-27B."""
     measured = _RING.get((columns, depth))
-    if measured is None:
-        return None
-    split, tiles = measured
-    return RingSettings(split, tiles, RING_STAGES[block_rows(rows)])
+    return None if measured is None else ring_of(*measured, rows=rows)
+
+
+def ring_of(split: int, tiles: int, *, rows: int) -> RingSettings:
+    """The settings of programs that divide K by `split` and have one tile or two."""
+    return RingSettings(split, tiles, *_RING_STAGES[tiles, block_rows(rows)])
 
 
 def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:

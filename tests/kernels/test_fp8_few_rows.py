@@ -44,10 +44,11 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
             "TILES": chosen.tiles,
             "BM": width,
             "STAGES": chosen.stages,
-            "UNIT_SLOTS": power_of_two(chosen.tiles * most_groups),
-            "GROUP_SLOTS": power_of_two(most_groups),
+            "ROW_STAGES": chosen.row_stages,
+            "SLOTS": power_of_two(most_groups),
             "PDL": True,
         },
+        warps=chosen.warps,
     )
     assert set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+k32)\.", compiled.ptx)) == {f"m64n{width}k32"}
     # bulk copies alone write what the tensor cores read: threads store scales
@@ -57,30 +58,42 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
     # weights and their scales are asked for before the kernel in front has ended, rows and theirs after
     wait = compiled.ptx.index("griddepcontrol.wait")
     copies = [match.start() for match in re.finditer(r"cp\.async\.bulk", compiled.ptx)]
-    assert sum(place < wait for place in copies) == 2 * chosen.stages
-    assert sum(place > wait for place in copies) == chosen.stages + 3
+    assert sum(place < wait for place in copies) == chosen.stages
+    assert sum(place > wait for place in copies) == chosen.row_stages + chosen.tiles + 1
     loads = [match.start() for match in re.finditer(r"ld\.global", compiled.ptx)]
     assert loads[0] < wait < loads[-1]
 
 
-@pytest.mark.parametrize(("split", "tiles", "stages"), [(0, 1, 1), (1, 0, 1), (1, 1, 0), (2, 2, 1)])
-def test_settings_the_kernel_does_not_take_are_refused(split: int, tiles: int, stages: int) -> None:
-    with pytest.raises(ValueError, match=f"split {split}, tiles {tiles} and stages {stages}"):
-        RingSettings(split, tiles, stages)
+@pytest.mark.parametrize(
+    "settings", [(0, 1, 1, 1, 4), (1, 0, 1, 1, 4), (1, 1, 0, 1, 4), (1, 1, 1, 0, 4), (1, 1, 1, 1, 2)], ids=str
+)
+def test_settings_the_kernel_does_not_take_are_refused(settings: tuple[int, int, int, int, int]) -> None:
+    split, tiles, stages, row_stages, warps = settings
+    message = f"split {split}, tiles {tiles}, stages {stages} and row_stages {row_stages} .* warps {warps} 4"
+    with pytest.raises(ValueError, match=message):
+        RingSettings(*settings)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 33, 64])
 @pytest.mark.parametrize(
     ("shape", "split", "tiles"),
-    [((208, 384), 1, 1), ((208, 384), 2, 1), ((400, 640), 1, 3), ((64, 128), 1, 1), ((5120, 6144), 3, 1)],
+    [
+        ((208, 384), 1, 1),
+        ((208, 384), 2, 1),
+        ((272, 640), 1, 2),
+        ((400, 640), 2, 2),
+        ((64, 128), 1, 1),
+        ((5120, 6144), 3, 1),
+    ],
     ids=str,
 )
 def test_the_same_numbers_as_the_kernel_in_triton(
-    gpu: torch.device, shape: tuple[int, int], split: int, tiles: int, rows: int
+    gpu: torch.device, shape: tuple[int, int], split: int, tiles: int, rows: int, warps: int
 ) -> None:
     x, w = random_rows(rows, shape[1], seed=1, device=gpu), random_blocks(*shape, seed=2, device=gpu)
-    settings = RingSettings(split, tiles, 3)
+    settings = RingSettings(split, tiles, 3, 2, warps)
     got = fp8_few_rows.fp8_few_rows(x, w, dtype=torch.float32, settings=settings, pdl=True)
     assert got.shape == (split, rows, shape[0])
     assert_same_bits(fp8_few_rows.fp8_few_rows(x, w, dtype=torch.float32, settings=settings, pdl=False), got)

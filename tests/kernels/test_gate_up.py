@@ -12,11 +12,13 @@ from sparkle.kernels.fp8_linear import fp8_linear_reference
 from sparkle.kernels.quantise import Fp8Blocks, Fp8Rows
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise_reference
 from sparkle.kernels.tolerance_relative import relative_error
-from sparkle.kernels.tuning import RING_STAGES
+from sparkle.kernels.tuning import ring_of
 from sparkle.kernels.weight_ring import TILE_ROWS, power_of_two
 from tests.kernels.ahead_of_time import TWO_PROGRAMS_SHARED_BYTES, compile_for_h200, e4m3_tiles
 from tests.kernels.closeness import assert_close, assert_same_bits, exact_blocks, exact_rows
 from tests.kernels.fp8_inputs import random_blocks, random_rows
+
+MULTIPROCESSOR_REGISTERS = 65_536
 
 
 def truth(x: Fp8Rows, w: Fp8Blocks) -> torch.Tensor:
@@ -42,6 +44,7 @@ def test_wrong_inputs_are_refused() -> None:
 
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_kernel_compiles_to_tensor_core_code(width: int) -> None:
+    settings = ring_of(1, 2, rows=width)
     compiled = compile_for_h200(
         gate_up.gate_up_kernel,
         {
@@ -54,7 +57,15 @@ def test_kernel_compiles_to_tensor_core_code(width: int) -> None:
             "rows": "i32",
             "columns": "i32",
         },
-        {"GROUPS": 40, "BM": width, "STAGES": RING_STAGES[width], "SLOTS": power_of_two(40), "PDL": True},
+        {
+            "GROUPS": 40,
+            "BM": width,
+            "STAGES": settings.stages,
+            "ROW_STAGES": settings.row_stages,
+            "SLOTS": power_of_two(40),
+            "PDL": True,
+        },
+        warps=settings.warps,
     )
     assert set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+k32)\.", compiled.ptx)) == {f"m64n{width}k32"}
     # bulk copies alone write what the tensor cores read: threads store scales
@@ -63,7 +74,9 @@ def test_kernel_compiles_to_tensor_core_code(width: int) -> None:
     assert compiled.shared_bytes <= TWO_PROGRAMS_SHARED_BYTES
     wait = compiled.ptx.index("griddepcontrol.wait")
     copies = [match.start() for match in re.finditer(r"cp\.async\.bulk", compiled.ptx)]
-    assert sum(place < wait for place in copies) == 2 * RING_STAGES[width]
+    assert sum(place < wait for place in copies) == settings.stages
+    # a chip's worth of programs and four more: two must find a place on one multiprocessor
+    assert compiled.registers * settings.warps * 32 <= MULTIPROCESSOR_REGISTERS // 2
 
 
 @pytest.mark.gpu
