@@ -35,8 +35,9 @@ from sparkle.model.random_checkpoint import TEXT_FILES
 from sparkle.model.random_weights import random_fp8_weights
 from sparkle.model.shapes import bundled_checkpoint, shape_27b
 
-CUDA = torch.device("cuda")
 SEED = 7
+SMALL_BYTES = 10**10
+"""What a small model in a test may take."""
 
 
 def served_shape() -> ModelConfig:
@@ -122,11 +123,13 @@ class WithGivenDrafts:
 
 
 class RandomModel:
-    """Random weights on the GPU, of which engines with different settings are made, one after another."""
+    """Random weights, of which engines with different settings are made, one after another."""
 
-    def __init__(self) -> None:
-        self.config = served_shape()
-        self._weights = random_fp8_weights(self.config, CUDA, seed=SEED)
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        """As `served_shape`, on a GPU; in tests a smaller one, on the CPU."""
+        self.config = config
+        self._device = device
+        self._weights = random_fp8_weights(config, device, seed=SEED)
 
     @property
     def pass_weight_bytes(self) -> int:
@@ -141,7 +144,8 @@ class RandomModel:
         drafted. The engine before must be forgotten: both would not fit.
         """
         gc.collect()
-        torch.cuda.empty_cache()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         with TemporaryDirectory() as name:
             directory = Path(name)
             write_text_files(self.config, directory)
@@ -157,15 +161,16 @@ class RandomModel:
         kept: float | None,
     ) -> Loaded:
         sizes = settings.sizes(Device.CUDA)
-        free_bytes, _ = torch.cuda.mem_get_info()
+        own_bytes = tensor_bytes(self._weights)
+        on_gpu = self._device.type == "cuda"
         loaded = LoadedGpu(
             directory,
             config,
             sizes,
             watch,
-            device=CUDA,
-            name=torch.cuda.get_device_name(),
-            free_bytes=free_bytes + tensor_bytes(self._weights),
+            device=self._device,
+            name=torch.cuda.get_device_name() if on_gpu else "the CPU",
+            free_bytes=own_bytes + (torch.cuda.mem_get_info()[0] if on_gpu else SMALL_BYTES),
             read_weights=self._read_weights,
         )
         if kept is None:

@@ -1,6 +1,6 @@
 """Times what users wait for: first tokens of long prompts, new and seen, and of questions beside them.
 
-    python -m bench.serve --commit $(git rev-parse --short HEAD) [--only cold several] [--kept 3 --kept 1]
+    python -m bench.serve --commit $(git rev-parse --short HEAD) [--only alone several] [--kept 3 --kept 1]
     python -m bench.serve --commit … --bus --model DIR
     python -m bench.serve --commit … --model sparkle/checkpoints/sparkle-tiny --small
 
@@ -17,10 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from bench.arrivals import Kind
 from bench.floors import Floors
 from bench.gpu_timing import Figure, print_figures
-from bench.random_engine import RandomModel
+from bench.random_engine import RandomModel, served_shape
 from bench.serve_bus import bus_server
 from bench.serve_cases import CASES, Bench, Shapes, warm
 from bench.serve_load import EngineServer, Prompts, Server
@@ -63,11 +65,14 @@ class Options:
         parser.add_argument("--model", type=Path, help="a checkpoint's directory in place of random weights")
         parser.add_argument("--bus", action="store_true", help="by way of the queue; needs --model")
         parser.add_argument("--small", action="store_true", help="lengths for sparkle-tiny on a CPU")
+        parser.add_argument("--answer-tokens", type=int, help="of reports and documents")
         parser.add_argument("--kept", type=float, action="append", help="tokens a pass with random weights")
         given = parser.parse_args(arguments)
         if given.bus and given.model is None:
             parser.error("--bus needs --model: `sparkle checkpoint random` writes one")
         shapes = SMALL if given.small else Shapes()
+        if given.answer_tokens is not None:
+            shapes = replace(shapes, answer_tokens=given.answer_tokens)
         options = cls(given.only or [*CASES], shapes, given.model, given.bus, given.kept or [3.0, 1.0])
         return options, given.commit
 
@@ -90,7 +95,7 @@ def figures(options: Options) -> Iterator[Figure]:
 
 def of_random_engines(options: Options) -> Iterator[Figure]:
     """Of the 27B shapes, one engine after another."""
-    model = RandomModel()
+    model = RandomModel(served_shape(), torch.device("cuda"))
     floors = Floors(model.config, model.pass_weight_bytes)
     for kept in options.kept:
         drafts = kept > 1

@@ -14,6 +14,7 @@ from bench.arrivals import TRIAGE, Kind, poisson
 from bench.floors import Floors
 from bench.gpu_timing import Figure
 from bench.serve_load import Answered, Asked, Prompts, Server, job_of
+from sparkle.schemas.job import Job
 
 ROUNDS = 3
 WARM_ANSWER_TOKENS = 24
@@ -33,7 +34,7 @@ class Shapes:
     documents: int = 2
     question: Kind = TRIAGE
     questions_per_s: float = 16.0
-    questions_for_s: float = 15.0
+    questions_for_s: float = 10.0
 
     @property
     def report(self) -> str:
@@ -54,6 +55,10 @@ class Bench:
 
     kept: float
     """Tokens that a pass writes of an answer, on average: for the floors."""
+
+    def ask(self, job: Job) -> Answered:
+        """One job alone."""
+        return self.server.answer([Asked(at_s=0.0, job=job)])[0]
 
     def at_once(self, count: int, prompt_tokens: int, answer_tokens: int) -> list[Answered]:
         """So many new prompts that come together."""
@@ -85,32 +90,27 @@ def warm(bench: Bench) -> None:
     bench.at_once(bench.shapes.reports, bench.shapes.question.prompt_tokens, WARM_ANSWER_TOKENS)
 
 
-def cold(bench: Bench) -> Iterator[Figure]:
-    """A report that nobody has asked about before, and how fast the answer is written."""
+def alone(bench: Bench) -> Iterator[Figure]:
+    """Reports that nobody has asked about before, how fast an answer is written, and one of them again."""
     shapes = bench.shapes
     lengths = (shapes.answer_tokens, *[SHORT_ANSWER_TOKENS] * (ROUNDS - 1))
-    answers = [bench.at_once(1, shapes.report_tokens, length)[0] for length in lengths]
+    prompts = [bench.prompts.tokens(shapes.report_tokens) for _ in lengths]
+    answers = [bench.ask(job_of(prompt, length)) for prompt, length in zip(prompts, lengths, strict=True)]
     times_s = [answer.first_s for answer in answers]
     yield seconds(f"ttft_cold_{shapes.report}_s", times_s, bench.prompt_floor_s(shapes.report_tokens))
     yield rate(f"answer_1x{shapes.report}_tok_s", answers[:1], bench.answer_floor_tok_s(1))
+    yield from seen(bench, prompts[-1], answers[-1].tokens)
 
 
-def seen(bench: Bench) -> Iterator[Figure]:
-    """The same report once more, and a question behind its answer."""
+def seen(bench: Bench, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[Figure]:
+    """The prompt that was answered last, once more, and questions behind its answer."""
     shapes = bench.shapes
-    prompt = bench.prompts.tokens(shapes.report_tokens)
-    (answer,) = bench.server.answer([Asked(at_s=0.0, job=job_of(prompt, WARM_ANSWER_TOKENS))])
-    floor_s = None if bench.floors is None else bench.floors.pass_s(1, shapes.report_tokens)
-    again = [
-        bench.server.answer([Asked(at_s=0.0, job=job_of(prompt, SHORT_ANSWER_TOKENS))])[0]
-        for _ in range(ROUNDS)
-    ]
+    floor_s = None if bench.floors is None else bench.floors.pass_s(1, len(prompt))
+    again = [bench.ask(job_of(prompt, SHORT_ANSWER_TOKENS)) for _ in range(ROUNDS)]
     yield seconds(f"ttft_seen_{shapes.report}_s", [one.first_s for one in again], floor_s)
+    questions = [bench.prompts.tokens(shapes.follow_up_tokens) for _ in range(ROUNDS)]
     followed = [
-        bench.server.answer(
-            [Asked(at_s=0.0, job=job_of([*prompt, *answer.tokens, *tail], SHORT_ANSWER_TOKENS))]
-        )[0]
-        for tail in (bench.prompts.tokens(shapes.follow_up_tokens) for _ in range(ROUNDS))
+        bench.ask(job_of([*prompt, *answer, *question], SHORT_ANSWER_TOKENS)) for question in questions
     ]
     yield seconds(f"ttft_follow_up_{shapes.report}_s", [one.first_s for one in followed], floor_s)
     yield count(f"cached_of_seen_{shapes.report}", [one.cached_tokens for one in again])
@@ -124,7 +124,11 @@ def several(bench: Bench) -> Iterator[Figure]:
     name = f"{shapes.reports}x{shapes.report}"
     floor_s = bench.prompt_floor_s(shapes.report_tokens, shapes.reports)
     yield seconds(f"ttft_{name}_last_s", [max(one.first_s for one in answers)], floor_s)
-    yield seconds(f"batch_{name}_s", [max(one.last_s for one in answers)], bench.reports_floor_s())
+    yield seconds(
+        f"batch_{name}_{shapes.answer_tokens}_s",
+        [max(one.last_s for one in answers)],
+        bench.reports_floor_s(),
+    )
     yield rate(f"answer_{name}_tok_s", answers, bench.answer_floor_tok_s(shapes.reports))
     yield seconds(f"gap_{name}_s", [one.longest_gap_s for one in answers], None, of=max)
 
@@ -153,7 +157,7 @@ def mixed(bench: Bench) -> Iterator[Figure]:
 
 
 CASES: Mapping[str, Callable[[Bench], Iterator[Figure]]] = MappingProxyType(
-    {"cold": cold, "seen": seen, "several": several, "mixed": mixed}
+    {"alone": alone, "mixed": mixed, "several": several}
 )
 
 
