@@ -68,6 +68,32 @@ def attention_parts_fp8(
 
 
 @gluon_jit()
+def part_of(
+    p_starts: Pointer,
+    p_contexts: Pointer,
+    TILE: constexpr,
+    SPLITS: constexpr,
+    STAGES: constexpr,
+    PDL: constexpr,
+) -> Block:
+    """A program's first row, new tokens and old ones; its first tile, and past which tile and token it ends.
+
+    A part of nothing ends at or before its first tile. The kernel in front writes queries and new tokens: a
+    program whose first STAGES tiles are older asks for them at once, and waits before it reads its queries.
+    """
+    start = gl.load(p_starts + gl.program_id(2))
+    tokens = (gl.load(p_starts + gl.program_id(2) + 1) - start).to(gl.int32)
+    context = gl.load(p_contexts + gl.program_id(2)).to(gl.int32)
+    tiles = gl.cdiv(context + tokens, TILE)
+    first = gl.program_id(0) * gl.cdiv(tiles, SPLITS)
+    last = gl.minimum(first + gl.cdiv(tiles, SPLITS), tiles)
+    stop = gl.minimum(context + tokens, last * TILE)
+    if PDL and ((gl.minimum((first + STAGES) * TILE, stop) > context) | (tokens <= 0)):
+        tl.extra.cuda.gdc_wait()
+    return start, tokens, context, first, last, stop
+
+
+@gluon_jit()
 def tile_start(p_table: Pointer, i_tile: Block, length: Block, PAGE: constexpr, TILE: constexpr) -> Block:
     """Where a tile is kept, in tokens: a tile lies within one page. Past the end, where the last one is."""
     token = gl.minimum(i_tile, (length - 1) // TILE) * TILE
@@ -255,14 +281,7 @@ def attention_parts_fp8_kernel(
     WARPS: constexpr,
     PDL: constexpr,
 ) -> None:
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    start = gl.load(p_starts + gl.program_id(2))
-    tokens = (gl.load(p_starts + gl.program_id(2) + 1) - start).to(gl.int32)
-    context = gl.load(p_contexts + gl.program_id(2)).to(gl.int32)
-    tiles = gl.cdiv(context + tokens, TILE)
-    first = gl.program_id(0) * gl.cdiv(tiles, SPLITS)
-    last = gl.minimum(first + gl.cdiv(tiles, SPLITS), tiles)  # before the first: a part of nothing
+    start, tokens, context, first, last, stop = part_of(p_starts, p_contexts, TILE, SPLITS, STAGES, PDL)
     if tokens <= 0:
         return
     SCORES: constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, TILE, 32])
@@ -275,9 +294,10 @@ def attention_parts_fp8_kernel(
     s_wide = gl.allocate_shared_memory(gl.float16, [2, TILE, DIM], gl.NVMMASharedLayout(128, 16, 2))
     s_queries = gl.allocate_shared_memory(gl.float8e4nv, [2, ROWS, DIM], E4M3)
     p_table = p_tables + gl.program_id(2).to(gl.int64) * max_pages
-    stop = gl.minimum(context + tokens, last * TILE)
     p_k, p_v = p_keys + gl.program_id(1) * DIM, p_values + gl.program_id(1) * DIM
     cell = first_copies(p_k, p_v, p_table, s_keys, s_values, first, stop, HEADS // GROUP, PAGE, WARPS)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     p_q = p_query + start * stride_row + gl.program_id(1) * GROUP * stride_head
     b_q = queries_of(p_q, tokens, stride_row, stride_head, GROUP, ROWS, DIM, WARPS)
     b_unit = gl.convert_layout(split_queries(b_q, s_queries) * scale, gl.SliceLayout(1, SCORES))

@@ -12,6 +12,7 @@ from torch import Tensor
 from sparkle.kernels import reference
 from sparkle.kernels.checks import FLOATS, require_dense, require_dtype, require_one_device, require_shape
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
+from sparkle.kernels.launch_order import start_next_then_wait
 
 E4M3_MAX = 448.0
 FEW_ROWS = 128
@@ -61,19 +62,10 @@ def qkv_write(
     require_dtype("cells", cells, torch.int64)
     require_shape("cells", cells, rows)
     require_one_device(query=query, key=key, table=table, key_pages=key_pages, cells=cells)
-    run = qkv_write_triton if query.is_cuda else qkv_write_reference
-    return run(
-        query,
-        key,
-        value,
-        query_norm,
-        key_norm,
-        table,
-        key_pages,
-        value_pages,
-        cells,
-        eps=eps,
-    )
+    given = (query, key, value, query_norm, key_norm, table, key_pages, value_pages, cells)
+    if query.is_cuda:
+        return qkv_write_triton(*given, eps=eps, pdl=True)
+    return qkv_write_reference(*given, eps=eps)
 
 
 def qkv_write_reference(
@@ -117,8 +109,9 @@ def qkv_write_triton(
     cells: Tensor,
     *,
     eps: float,
+    pdl: bool,
 ) -> Tensor:
-    """Launches the kernel of qkv_write."""
+    """Launches the kernel of qkv_write; `pdl`: as a programmatic dependent launch."""
     rows, heads, head_dim = query.shape
     kv_heads = key.shape[1]
     out = torch.empty(rows, heads, head_dim, dtype=query.dtype, device=query.device)
@@ -149,7 +142,9 @@ def qkv_write_triton(
             DIM=head_dim,
             LANES=table.shape[2],
             ROWS=block,
+            PDL=pdl,
             num_warps=block,
+            launch_pdl=pdl,
         )
     return out
 
@@ -216,7 +211,11 @@ def qkv_write_kernel(
     DIM: constexpr,
     LANES: constexpr,
     ROWS: constexpr,
+    PDL: constexpr,
 ) -> None:
+    if PDL:
+        # attention behind it may ask for what it reads of older tokens
+        start_next_then_wait()
     i_head = tl.program_id(1)
     o_all = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = o_all < rows
