@@ -14,13 +14,15 @@ LONGEST = 8
 """Tokens that are compared: more tell no more."""
 CANDIDATES = 32
 """Earlier places that are compared, the latest first: however long the text, a proposal takes no longer."""
+ENTERED_AT_ONCE = 4_096
+"""Tokens that a proposal enters at most: other answers wait meanwhile. Until all are there, none is made."""
 _TOKEN_BITS = 21
 """Of a token's number in a run's: more than any vocabulary has."""
 _RUN = (1 << SHORTEST * _TOKEN_BITS) - 1
 
 
 class PromptLookup:
-    """A `Proposer`. A token added takes constant time, and so does a proposal but for its length."""
+    """A `Proposer`. Proposals enter what was added before them, and each takes bounded time."""
 
     def __init__(self) -> None:
         self._sequences: dict[str, _Sequence] = {}
@@ -42,7 +44,10 @@ class PromptLookup:
         has copied, as in Lempel-Ziv coding: a repetition is proposed on and on.
         """
         sequence = self._sequences[request]
+        if not sequence.enter(ENTERED_AT_ONCE):
+            return ()
         sequence.extend(behind)
+        sequence.enter(len(behind))
         copied = sequence.continued(count)
         for _ in behind:
             sequence.pop()
@@ -63,32 +68,36 @@ class _Sequence:
         self._before = [0]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """More tokens, which may be a long prompt's."""
-        latest, before = self._latest, self._before
-        run, place = self._run(), len(self.tokens)
+        """More tokens, which may be a long prompt's; they are still to be entered."""
         self.tokens += tokens
-        for token in tokens:
+
+    def enter(self, most: int) -> bool:
+        """Find the runs of so many more tokens; whether those of all are found then."""
+        latest, before = self._latest, self._before
+        start = len(before) - 1
+        run = self._run(start)
+        for place, token in enumerate(self.tokens[start : start + most], start + 1):
             run = (run << _TOKEN_BITS | token) & _RUN
-            place += 1
             if place < SHORTEST:
                 before.append(0)
             else:
                 before.append(latest.get(run, 0))
                 latest[run] = place
+        return len(before) > len(self.tokens)
 
     def pop(self) -> None:
         """The last token was not appended."""
-        run, before = self._run(), self._before.pop()
+        run, before = self._run(len(self.tokens)), self._before.pop()
         self.tokens.pop()
         if before:
             self._latest[run] = before
         else:
             self._latest.pop(run, None)
 
-    def _run(self) -> int:
-        """The last tokens as one number."""
+    def _run(self, place: int) -> int:
+        """The tokens in front of a place as one number."""
         run = 0
-        for token in self.tokens[-SHORTEST:]:
+        for token in self.tokens[max(0, place - SHORTEST) : place]:
             run = run << _TOKEN_BITS | token
         return run
 

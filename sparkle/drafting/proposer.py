@@ -9,7 +9,8 @@ from typing import Protocol
 class Proposer(Protocol):
     """Guesses what may follow each of several requests' tokens.
 
-    A guess is a function of the request's tokens alone, so that the same job drafts the same way each time.
+    A guess is a function of the request's tokens alone, so that the same job drafts the same way each time;
+    but there may be none yet, where there are many tokens to see to first.
     """
 
     def start(self, request: str, prompt: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkle.drafting.lookup import CANDIDATES, LONGEST, SHORTEST, PromptLookup
+from sparkle.drafting.lookup import CANDIDATES, ENTERED_AT_ONCE, LONGEST, SHORTEST, PromptLookup
 
 # few symbols meet again often; many make long runs rare
 TOKENS = st.integers(1, 4).flatmap(lambda most: st.lists(st.integers(0, most), max_size=150))
@@ -104,3 +104,17 @@ def test_every_place_of_a_long_text_is_found_as_fast() -> None:
     near = [token for number in range(CANDIDATES) for token in (*common, 200 + number)]
     assert propose([*far, *near[4:], 90, 91, *common], 1) == (100,)
     assert propose([*far, *near, 90, 91, *common], 1) == (200 + CANDIDATES - 1,)
+
+
+def test_a_long_prompt_is_entered_by_several_proposals_and_none_is_made_until_then() -> None:
+    lookup = PromptLookup()
+    # every token once, and at the end the first ones again
+    prompt = [*range(1, 2 * ENTERED_AT_ONCE), 1, 2, 3, 4]
+    lookup.start("a", prompt)
+    assert [lookup.propose("a", 3) for _ in range(3)] == [(), (), (5, 6, 7)]
+    lookup.add("a", [5, 6])
+    assert lookup.propose("a", 2) == (7, 8)
+    # guesses behind tokens that are not all entered are no tokens of the request's
+    lookup.start("b", prompt)
+    assert [lookup.propose("b", 3, behind=[5]) for _ in range(3)] == [(), (), (6, 7, 8)]
+    assert lookup.propose("b", 3) == (5, 6, 7)
