@@ -108,7 +108,7 @@ def filled_pass(
         rig.model.decoder,
         cache,
         bucket,
-        tables.shape[1],
+        tables,
         vocab_size=config.vocab_size,
         draws=True,
         helper=helper,
@@ -116,7 +116,6 @@ def filled_pass(
     rows = rows_of(spans, page_tokens=cache.page_tokens)
     drawn = drawn_rows(spans, rows.span_starts, states, vocab_size=config.vocab_size)
     made.fill(rows, drawn, following_rows(spans, {}), accepted=[bucket.width] * len(spans))
-    made.batch.page_tables.copy_(tables)
     return made
 
 

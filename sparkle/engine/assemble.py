@@ -135,7 +135,9 @@ def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
     most = sizes.draft_tokens
     acceptance = Acceptance(most)
     guesses = runner.draft_model is not None
-    buckets = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most), guesses=guesses)
+    every = buckets_for(min(sizes.slots, MAX_ROWS), widths_for(most), guesses=guesses)
+    # what was timed is what there are graphs of
+    buckets = tuple(runner.pass_ms) or every
     return DraftChoice(
         Combined({"lookup": PromptLookup()} if most else {}),
         WidthControl(PassCosts(buckets, runner.pass_ms), acceptance),

@@ -52,6 +52,20 @@ def buckets_for(num_slots: int, widths: Iterable[int], *, guesses: bool = False)
     return tuple(sorted(made, key=lambda bucket: (-bucket.rows, -bucket.width)))
 
 
+def graphs_for(num_slots: int, widths: Iterable[int], *, guesses: bool = False) -> tuple[Bucket, ...]:
+    """Those of `buckets_for` that are worth a graph: each takes a part of the start.
+
+    Where a draft model guesses copies are few, and long: so many sequences of them have the widest alone.
+    """
+    made = buckets_for(num_slots, widths, guesses=guesses)
+    widest = {bucket.sequences: bucket.width for bucket in sorted(made, key=lambda bucket: bucket.width)}
+    return tuple(
+        bucket
+        for bucket in made
+        if not guesses or bucket.guesses or bucket.width in (1, widest[bucket.sequences])
+    )
+
+
 def smallest(
     buckets: Sequence[Bucket], *, sequences: int, width: int, guesses: bool = False
 ) -> Bucket | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sparkle.engine.buckets import buckets_for, widths_for
+from sparkle.engine.buckets import graphs_for, widths_for
 from sparkle.engine.draft_models import DraftNeeds, chosen_draft_model
 from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.memory_plan import Needs, plan_memory, workspace_bytes
@@ -107,7 +107,7 @@ def needs_of(config: ModelConfig, sizes: Sizes, draft: DraftNeeds | None = None)
     """What model and draft model take with these sizes; nothing is allocated. Raises as `empty_weights`."""
     weights = empty_weights(config, _NOWHERE)
     one = Fp8Cache(config, num_pages=1, page_tokens=sizes.page_tokens, num_slots=1, device=_NOWHERE)
-    buckets = buckets_for(sizes.slots, widths_for(sizes.draft_tokens), guesses=draft is not None)
+    buckets = graphs_for(sizes.slots, widths_for(sizes.draft_tokens), guesses=draft is not None)
     graph_rows = sum(bucket.rows for bucket in buckets)
     draft = draft or DraftNeeds()
     # each graph keeps what the draft model follows; a whole chunk has it twice while it is put together

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkle.engine.buckets import MAX_ROWS
 from sparkle.engine.settings import Sizes
 from sparkle.errors import ConfigError
 from sparkle.model.config import ModelConfig
@@ -100,8 +101,9 @@ def workspace_bytes(config: ModelConfig, sizes: Sizes, *, graph_rows: int) -> in
     # a layer's keys and values of the longest sequence, side by side in FP8 and in bfloat16, and once more
     # where attention wants them in one piece
     gathered = 2 * 5 * sizes.wanted_tokens(config.max_context_tokens) * config.num_kv_heads * config.head_dim
-    # each graph keeps its own; those that are drawn from are gathered, ordered and summed in float64
-    logits = 4 * config.vocab_size * (graph_rows + 8 * sizes.slots * (1 + sizes.draft_tokens))
+    # each graph keeps its own; those of one that are drawn from are gathered, ordered and summed in float64
+    drawn = min(sizes.slots * (1 + sizes.draft_tokens), MAX_ROWS)
+    logits = 4 * config.vocab_size * (graph_rows + 8 * drawn)
     return activations + gathered + logits + FIXED_BYTES
 
 

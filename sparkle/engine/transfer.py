@@ -27,23 +27,28 @@ def to_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, devic
 class Pack:
     """Several tensors of fixed sizes in one: one copy fills them all, in the same memory each time."""
 
-    def __init__(self, sizes: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> None:
-        """The tensors are unwritten; `dtype` has 8 bytes."""
-        padded = [-(-size // _ALIGN) * _ALIGN for size in sizes]
-        starts = [0, *accumulate(padded)]
-        self._padded = padded
-        self._whole = torch.empty(starts[-1], dtype=dtype, device=device)
-        self.parts = [
-            self._whole[start : start + size] for start, size in zip(starts[:-1], sizes, strict=True)
+    def __init__(
+        self, sizes: Sequence[int], device: torch.device, *, float_sizes: Sequence[int] = ()
+    ) -> None:
+        """`parts` are int64, those of `float_sizes` stand behind them as `floats`, float64; all unwritten."""
+        self._padded = [_aligned(size) for size in sizes]
+        self._float_padded = [_aligned(size) for size in float_sizes]
+        starts = [0, *accumulate([*self._padded, *self._float_padded])]
+        self._whole = torch.empty(starts[-1], dtype=torch.int64, device=device)
+        made = [
+            self._whole[start : start + size]
+            for start, size in zip(starts[:-1], [*sizes, *float_sizes], strict=True)
         ]
+        self.parts = made[: len(sizes)]
+        self.floats = [part.view(torch.float64) for part in made[len(sizes) :]]
 
-    def fill(self, values: Sequence[Sequence[int]] | Sequence[Sequence[float]]) -> None:
+    def fill(self, values: Sequence[Sequence[int]], floats: Sequence[Sequence[float]] = ()) -> None:
         """Write the whole of every part."""
-        numbers: list[float] = []
-        for part, size in zip(values, self._padded, strict=True):
-            numbers += part
-            numbers += [0] * (size - len(part))
-        self._whole.copy_(_host(numbers, self._whole.dtype, self._whole.device), non_blocking=True)
+        numbers = array("q", _side_by_side(values, self._padded))
+        if floats:
+            # eight bytes are eight bytes
+            numbers.frombytes(array("d", _side_by_side(floats, self._float_padded)).tobytes())
+        self._whole.copy_(_host(numbers, torch.int64, self._whole.device), non_blocking=True)
 
 
 def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
@@ -63,9 +68,22 @@ def padded(values: Sequence[N], length: int, filler: N) -> list[N]:
     return whole
 
 
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _side_by_side(values: Sequence[Sequence[N]], padded: Sequence[int]) -> list[N | int]:
+    numbers: list[N | int] = []
+    for part, size in zip(values, padded, strict=True):
+        numbers += part
+        numbers += [0] * (size - len(part))
+    return numbers
+
+
 def _host(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     if not values:
         return torch.empty(0, dtype=dtype)
     # a tensor made of a list takes four times as long
-    host = torch.frombuffer(array(_CODES[dtype], values), dtype=dtype)
+    numbers = values if isinstance(values, array) else array(_CODES[dtype], values)
+    host = torch.frombuffer(numbers, dtype=dtype)
     return host.pin_memory() if device.type == "cuda" else host

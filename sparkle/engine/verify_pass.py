@@ -1,6 +1,7 @@
-"""A verify pass of one shape: guess, check, draw, accept, follow, on a GPU as one graph. Knows no requests.
+"""A verify pass of one shape: guess, check, draw and accept, on a GPU as one graph. Knows no requests.
 
-Inputs stay where they are; nothing is read back before all of it is done.
+Inputs stay where they are; nothing is read back before all of it is done. Then the draft model follows, as a
+graph of its own, while the host reads what was drawn.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from sparkle.engine.drawn_rows import NARROW, NONE_DRAWN, NOT_DRAWN, DrawnRows
 from sparkle.engine.guesses import token_sources, with_guesses
 from sparkle.engine.recorded import Recorded
 from sparkle.engine.rows import Rows, rows_of
+from sparkle.engine.told import Told
 from sparkle.engine.transfer import Pack, padded
 from sparkle.kernels import ops
 from sparkle.model.dflash_selector import Draws
@@ -71,16 +73,20 @@ class _Computed:
     told: Tensor | None
     """int64: the numbers of Checked, one list behind the other."""
 
+    following: Tensor | None = None
+    kept: Tensor | None = None
+    """See Helper.follow."""
+
 
 class VerifyPass:
-    """`fill` and write `batch.page_tables`, `replay`, `read`. The rest is of the last replay alone."""
+    """`fill`, `replay`, `read`. The rest is of the last replay alone."""
 
     def __init__(
         self,
         decoder: Verifier,
         cache: Fp8Cache,
         bucket: Bucket,
-        max_pages: int,
+        page_tables: Tensor,
         *,
         vocab_size: int,
         draws: bool,
@@ -89,6 +95,8 @@ class VerifyPass:
         warm: bool = False,
     ) -> None:
         """No place is used yet; tokens below `vocab_size` are drawn; `pool`, `warm` as `Recorded` takes them.
+
+        page_tables int32 [slots, max_pages]: of each slot, as they are when the pass runs.
 
         Without `draws` nothing is drawn, and `read` tells of nothing. A `helper` follows, and guesses where
         `bucket` says so.
@@ -99,16 +107,18 @@ class VerifyPass:
         self._vocab_size = vocab_size
         device = cache.keys.device
         rows, places = bucket.rows, bucket.sequences
+        guesses = bucket.width - 1
         self._numbers = Pack(
-            (rows, 3 * rows, rows, places + 1, *[places] * 3, rows, rows, *[places] * 4), device
+            (rows, 3 * rows, rows, places + 1, *[places] * 3, rows, rows, *[places] * 4),
+            device,
+            float_sizes=(*[rows] * len(NOT_DRAWN), places, places * guesses) if draws else (),
         )
         token_ids, positions, cells, span_starts, slots, contexts, accepted, *rest = self._numbers.parts
         self._following, self._sources, self._firsts, self._counts, self._certain, self._least = rest
-        guesses = bucket.width - 1
-        self._floats = Pack([*[rows] * len(NOT_DRAWN), places, places * guesses], device, torch.float64)
-        *columns, temperatures, chances = self._floats.parts
-        self._settings = ops.RowSettings.of(columns)
-        self._draws = Draws(temperatures=temperatures, chances=chances.view(places, guesses))
+        if draws:
+            *columns, temperatures, chances = self._numbers.floats
+            self._settings = ops.RowSettings.of(columns)
+            self._draws = Draws(temperatures=temperatures, chances=chances.view(places, guesses))
         self.batch = VerifyBatch(
             token_ids=token_ids,
             positions=positions.view(3, rows),
@@ -116,13 +126,19 @@ class VerifyPass:
             span_starts=span_starts,
             slots=slots,
             contexts=contexts,
-            page_tables=torch.zeros(places, max_pages, dtype=torch.int32, device=device),
+            page_tables=page_tables.new_zeros(places, page_tables.shape[1]),
             accepted=accepted,
             width=bucket.width,
         )
+        self._page_tables = page_tables
         self._draws_here = draws
         self.fill(rows_of((), page_tokens=cache.page_tokens), NONE_DRAWN, (), accepted=())
         self._recorded = Recorded(self._compute, device, pool=pool, warm=warm)
+        if helper is not None and not warm and device.type == "cuda":
+            # following is tried once before it is recorded, with what this leaves
+            self._recorded.replay()
+        self._followed = None if helper is None else Recorded(self._follow, device, pool=pool, warm=warm)
+        self._told = Told(device)
 
     @property
     def logits(self) -> Tensor:
@@ -138,7 +154,7 @@ class VerifyPass:
         accepted: Sequence[int],
         least: Sequence[int] = (),
     ) -> None:
-        """These rows, and none in the other places; all that a replay reads but the page tables.
+        """These rows, and none in the other places.
 
         `following` of each row the token behind it, -1 for the one that is drawn; `accepted` of each span's
         slot; `least` of each span how many drawn tokens count at least, whatever they are.
@@ -161,21 +177,23 @@ class VerifyPass:
                 padded(drawn.counts, places, 0),
                 padded(certain, places, 0),
                 padded(least, places, 0),
-            )
+            ),
+            self._floats(drawn) if self._draws_here else (),
         )
-        if self._draws_here:
-            self._fill_floats(drawn)
 
     def replay(self) -> None:
         """Run the pass over what was filled in."""
         self._recorded.replay()
+        self._told.mark()
+        if self._followed is not None:
+            self._followed.replay()
 
     def read(self) -> Checked:
-        """Wait for the last replay, and see what came of it."""
+        """Wait until the last replay has drawn, and see what came of it."""
         rows, told = self.bucket.rows, self._recorded.result.told
         if told is None:
             return Checked(tokens=[], token_ids=[], counts=[0] * self.bucket.sequences)
-        numbers = cast("list[int]", told.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch types no lists
+        numbers = self._told.read(told)
         return Checked(tokens=numbers[:rows], token_ids=numbers[rows : 2 * rows], counts=numbers[2 * rows :])
 
     def follow(self, following: Tensor, kept: Tensor) -> None:
@@ -184,23 +202,18 @@ class VerifyPass:
         if helper is not None and outputs is not None:
             helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
 
-    def _fill_floats(self, drawn: DrawnRows) -> None:
+    def _floats(self, drawn: DrawnRows) -> list[Sequence[float]]:
         count, places, guesses = self.bucket.rows, self.bucket.sequences, self.bucket.width - 1
         chances = [chance for row in drawn.draft_chances for chance in padded(row, guesses, 0)]
-        self._floats.fill(
-            [
-                *(
-                    padded(column, count, filler)
-                    for column, filler in zip(drawn.columns, NOT_DRAWN, strict=True)
-                ),
-                padded(drawn.draft_temperatures, places, 0),
-                padded(chances, places * guesses, 0),
-            ]
-        )
+        columns = [
+            padded(column, count, filler) for column, filler in zip(drawn.columns, NOT_DRAWN, strict=True)
+        ]
+        return [*columns, padded(drawn.draft_temperatures, places, 0), padded(chances, places * guesses, 0)]
 
     @torch.inference_mode()
     def _compute(self) -> _Computed:
         batch, helper = self.batch, self._helper
+        torch.index_select(self._page_tables, 0, batch.slots.clamp(min=0), out=batch.page_tables)
         if helper is not None and self.bucket.guesses:
             guesses = helper.propose(batch, count=batch.width - 1, draws=self._draws)
             token_ids = with_guesses(batch.token_ids, guesses, self._sources, vocab_size=self._vocab_size)
@@ -222,9 +235,16 @@ class VerifyPass:
             most=min(NARROW, self._vocab_size),
         )
         counts = torch.maximum(counts, self._least)
-        if helper is not None and outputs is not None:
-            following = torch.where(self._following < 0, tokens, self._following)
-            kept = self._certain + counts
-            helper.follow(batch, outputs, following, contexts=batch.contexts, kept=kept)
         # not to pinned memory: what a capture used must not be freed while another is made
-        return _Computed(logits, outputs, torch.cat((tokens, batch.token_ids, counts)))
+        told = torch.cat((tokens, batch.token_ids, counts))
+        if outputs is None:
+            return _Computed(logits, None, told)
+        following = torch.where(self._following < 0, tokens, self._following)
+        return _Computed(logits, outputs, told, following, self._certain + counts)
+
+    @torch.inference_mode()
+    def _follow(self) -> None:
+        computed = self._recorded.result
+        assert computed.following is not None
+        assert computed.kept is not None
+        self.follow(computed.following, computed.kept)

@@ -10,7 +10,8 @@ import torch
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.loaded_gpu import LoadedGpu, needs_of
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
+from sparkle.engine.short_spans import ShortSpans
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import CheckpointError, ConfigError
 from sparkle.model.config import ModelConfig, read_config
@@ -25,7 +26,7 @@ from tests.engine.test_fp8_answers import CLEAR
 from tests.model.tiny import Tiny
 from tests.unit.engine.test_memory_plan import PAGE_BYTES, SLOT_BYTES, WEIGHTS_BYTES
 
-SETTINGS = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000)
+SETTINGS = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=0)
 CPU = torch.device("cpu")
 
 
@@ -119,12 +120,35 @@ def test_the_phases_are_timed_one_after_another() -> None:
 
 def test_it_answers_as_the_float32_model_does_also_after_its_passes_were_timed() -> None:
     config, tokenizer, tiny = read_config(default_model()), Tokenizer.load(default_model()), Tiny.load()
-    timed = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=5)
+    timed = EngineSettings(slots=2, pass_tokens=40, kv_tokens=2000, draft_tokens=5, draft_model=OWN_HEAD)
     made = loaded(default_model(), timed)
     runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
-    assert set(runner.pass_ms) == {Bucket(count, width) for count in (1, 2) for width in (1, 4, 8)}
+    # guesses of the checkpoint's own head, and copies as wide as any
+    assert set(runner.pass_ms) == {
+        Bucket(count, width, guesses)
+        for count in (1, 2)
+        for width, guesses in ((1, False), (8, False), (4, True), (8, True))
+    }
     assert all(took_ms > 0 for took_ms in runner.pass_ms.values())
     prompt = tiny.prompts[CLEAR[0]]
     job = Job(prompt_tokens=prompt, max_tokens=8, sampling=GREEDY)
     (answer,) = engine_around(runner, config, tokenizer, made.sizes).run(job)
     assert answer.tokens == tiny.exact_answer(prompt, 8)
+
+
+def test_between_the_smallest_and_the_largest_the_times_lie_on_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Bucket] = []
+
+    def time_ms(_self: ShortSpans, bucket: Bucket, _clear: object) -> float:
+        asked.append(bucket)
+        return 8.0 + 2.0 * bucket.guesses + 0.5 * bucket.sequences + 0.1 * bucket.width
+
+    monkeypatch.setattr(ShortSpans, "_time_ms", time_ms)
+    settings = EngineSettings(slots=5, pass_tokens=40, kv_tokens=2000, draft_tokens=3, draft_model=OWN_HEAD)
+    runner = loaded(default_model(), settings).runner(Sampler(100), max_pages=4)
+    assert {bucket.sequences for bucket in runner.pass_ms} == {1, 2, 4, 5}
+    assert {bucket.sequences for bucket in asked} == {1, 5}
+    for bucket, ms in runner.pass_ms.items():
+        assert ms == pytest.approx(8.0 + 2.0 * bucket.guesses + 0.5 * bucket.sequences + 0.1 * bucket.width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkle.engine.buckets import MAX_ROWS, Bucket, buckets_for, smallest
+from sparkle.engine.buckets import MAX_ROWS, Bucket, buckets_for, graphs_for, smallest
 from sparkle.engine.plan import Span
 from sparkle.engine.rows import following_rows, kept_rows, pieces_of, rows_of
 
@@ -111,3 +111,16 @@ def test_what_follows_each_row_and_what_stays_of_each_span() -> None:
     assert following_rows(spans, drawn) == [2, 3, 4, 6, 60, 8, 70, -1, 11, 80, -1, -1, -1]
     assert following_rows(spans, {}) == [2, 3, 4, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1]
     assert kept_rows(spans, drawn) == [3, 2, 2, 2, 0, 1]
+
+
+def test_beside_a_draft_model_copies_have_the_widest_graphs_alone() -> None:
+    every = buckets_for(64, (1, 4, 8, 16), guesses=True)
+    made = graphs_for(64, (1, 4, 8, 16), guesses=True)
+    assert [bucket for bucket in made if bucket.guesses] == [bucket for bucket in every if bucket.guesses]
+    copies = [(bucket.sequences, bucket.width) for bucket in made if bucket.width > 1 and not bucket.guesses]
+    assert sorted(copies) == [(1, 16), (2, 16), (4, 16), (8, 16), (16, 8), (32, 4)]
+    assert sum(bucket.width == 1 for bucket in made) == 7
+    # whatever fits a bucket has a graph
+    for bucket in every:
+        assert smallest(made, sequences=bucket.sequences, width=bucket.width, guesses=bucket.guesses)
+    assert graphs_for(64, (1, 4, 8, 16)) == buckets_for(64, (1, 4, 8, 16))
