@@ -147,17 +147,14 @@ class EngineSettings:
     draft_tokens: int | None = None
     """Tokens that are guessed of an answer and checked in one pass, at most 15; 0 drafts nothing.
 
-    15 on the CPU, 0 on a GPU, where it is yet to be measured. Fewer are guessed where that is faster.
-
-    Never changes an answer.
+    15 where it is left out. Fewer are guessed where that is faster. Never changes an answer.
     """
 
     draft_model: str | None = None
     """What guesses where nothing can be copied: "mtp", the checkpoint's own draft head, the directory of a
     DFlash2 model, or "none".
 
-    Left out it is the checkpoint's own head on the CPU, where it has one, and none on a GPU, where it is yet
-    to be measured. Nothing is loaded where draft_tokens is 0.
+    Left out it is the checkpoint's own head, where it has one. Nothing is loaded where draft_tokens is 0.
     """
 
     draft_vocab_size: int | None = None
@@ -241,8 +238,8 @@ class EngineSettings:
             max_context_tokens=self.max_context_tokens,
             cached_slots=self._cached_slots(GPU_CACHED_SLOTS),
             cache_s=self.cache_s,
-            draft_tokens=self.draft_tokens or 0,
-            draft_model=self.draft_model or NO_DRAFT_MODEL,
+            draft_tokens=MAX_DRAFT_TOKENS if self.draft_tokens is None else self.draft_tokens,
+            draft_model=self.draft_model,
             draft_vocab_size=self.draft_vocab_size or 65_536,
         )
 

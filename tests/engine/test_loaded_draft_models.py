@@ -67,14 +67,14 @@ def test_on_the_cpu_either_guesses_and_the_answer_stays() -> None:
     assert answer(default_model(), drafting("/nowhere", 0)) == (plain, {})
 
 
-def test_left_out_it_is_the_own_head_on_the_cpu_and_none_on_a_gpu() -> None:
-    config, settings = read_config(default_model()), EngineSettings(draft_tokens=3)
-    assert isinstance(chosen_draft_model(settings.sizes(Device.CPU), config), OwnHead)
-    assert chosen_draft_model(settings.sizes(Device.CUDA), config) is None
+@pytest.mark.parametrize("device", [Device.CPU, Device.CUDA])
+def test_left_out_it_is_the_own_head(device: Device) -> None:
+    config, settings = read_config(default_model()), EngineSettings()
+    assert isinstance(chosen_draft_model(settings.sizes(device), config), OwnHead)
     headless = dataclasses.replace(config, has_mtp=False)
-    assert chosen_draft_model(settings.sizes(Device.CPU), headless) is None
+    assert chosen_draft_model(settings.sizes(device), headless) is None
     off = dataclasses.replace(settings, draft_model=NO_DRAFT_MODEL)
-    assert chosen_draft_model(off.sizes(Device.CPU), config) is None
+    assert chosen_draft_model(off.sizes(device), config) is None
 
 
 def changed(directory: Path, **fields: object) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkle.config import load
-from sparkle.engine.settings import NO_DRAFT_MODEL, Device, EngineSettings, Sizes, default_model
+from sparkle.engine.settings import Device, EngineSettings, Sizes, default_model
 from sparkle.errors import ConfigError
 
 
@@ -76,8 +76,9 @@ def test_each_device_has_its_defaults_and_what_is_set_holds_on_both() -> None:
     assert (cpu.cached_slots, cpu.cache_s) == (8, 600.0)
     assert (gpu.cached_slots, gpu.cache_s) == (32, 600.0)
     assert EngineSettings(cache_s=0.0, cached_slots=5).sizes(Device.CUDA).cached_slots == 0
-    assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 0)
-    assert (cpu.draft_model, gpu.draft_model) == (None, NO_DRAFT_MODEL)
+    assert (cpu.draft_tokens, gpu.draft_tokens) == (15, 15)
+    assert (cpu.draft_model, gpu.draft_model) == (None, None)
+    assert EngineSettings(draft_tokens=0).sizes(Device.CUDA).draft_tokens == 0
     assert (cpu.draft_vocab_size, gpu.draft_vocab_size) == (None, 65_536)
     own = EngineSettings(
         slots=5,
