@@ -118,7 +118,7 @@ def of_server(
     bench = Bench(
         server=server, prompts=Prompts(vocab_size, seed=SEED), shapes=options.shapes, floors=floors, kept=kept
     )
-    warm(bench)
+    print(f"the first prompt after the start: {warm(bench):.2f} s", flush=True)
     for case in options.cases:
         yield from CASES[case](bench)
 

@@ -84,10 +84,11 @@ class Bench:
         return read_s + count * self.shapes.answer_tokens / rate_tok_s
 
 
-def warm(bench: Bench) -> None:
-    """Kernels are compiled and libraries choose theirs: nothing of it is measured."""
-    bench.at_once(1, bench.shapes.report_tokens, WARM_ANSWER_TOKENS)
+def warm(bench: Bench) -> float:
+    """Kernels are compiled and libraries choose theirs: no figure, but seconds to the very first token."""
+    (first,) = bench.at_once(1, bench.shapes.report_tokens, WARM_ANSWER_TOKENS)
     bench.at_once(bench.shapes.reports, bench.shapes.question.prompt_tokens, WARM_ANSWER_TOKENS)
+    return first.first_s
 
 
 def alone(bench: Bench) -> Iterator[Figure]:

@@ -106,7 +106,7 @@ def test_mixed() -> None:
 def test_no_prompt_is_seen_in_another_case() -> None:
     server = Known()
     bench = Bench(server=server, prompts=Prompts(1000, seed=1), shapes=SHAPES, floors=None, kept=1.0)
-    warm(bench)
+    assert warm(bench) == 2.0
     for case in CASES.values():
         list(case(bench))
     heads = [tuple(asked.job.prompt_tokens or ())[:8] for load in server.loads for asked in load]
