@@ -102,12 +102,11 @@ class GpuRunner:
         self._upkeep.before(plan)
         groups, long = self._short.split(plan.spans)
         results = [self._short.run(spans, states) for spans in groups]
-        if groups == [list(plan.spans)]:
-            return results[0]
         if long:
             results.append(self._read(long, states))
         self._upkeep.after(plan)
-        return joined(plan.spans, *results)
+        # of one graph in the plan's order nothing is to be put in order
+        return results[0] if groups == [list(plan.spans)] else joined(plan.spans, *results)
 
     def _read(self, spans: Sequence[Span], states: Mapping[str, DrawState]) -> PassResult:
         """Chunks of prompts, none with a draft."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -227,6 +228,19 @@ def test_a_pass_of_short_and_long_spans_draws_in_the_plans_order() -> None:
         "a": follows(*first, 14),
     }
     assert rig.model.verified[1:] == [(4, 4, 3)]
+
+
+@pytest.mark.parametrize("tokens", [[1, 2, 3], list(range(1, 21))], ids=["in a graph", "as a chunk"])
+def test_what_a_pass_saves_of_a_slot_is_saved_whatever_ran_it(tokens: list[int]) -> None:
+    rig = Rig(sizes(slots=3, pass_tokens=200, kv_tokens=3 * 64), (1, 4))
+    one = span("a", 0, 0, tokens)
+    plan = PassPlan(spans=(one,), upkeep=Upkeep(saved=((0, 2),)))
+    assert [token.token for token in rig.runner.run(plan, states("a")).drawn] == [follows(*tokens)]
+    # the slot's first request goes on otherwise
+    assert drawn(rig, span("a", 0, len(tokens), [50, 51])) == {"a": follows(*tokens, 50, 51)}
+    later = dataclasses.replace(span("c", 2, len(tokens), [9]), pages=one.pages, fresh=True)
+    result = rig.runner.run(PassPlan(spans=(later,)), states("c"))
+    assert [token.token for token in result.drawn] == [follows(*tokens, 9)]
 
 
 def test_a_long_chunk_after_a_short_one_finds_its_tokens_folded_in() -> None:
