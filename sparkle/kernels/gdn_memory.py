@@ -13,8 +13,6 @@ WINDOW = 16
 """Tokens of one sequence in a pass at most."""
 TAPS = 4
 """Width of the convolution."""
-PARTS = 2
-"""Programs that share a head on a GPU; each has its copy of what it reads while others write already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +34,8 @@ class GdnMemory:
     states: Tensor  # float32 [slots, Hv, K, V]
     columns: Tensor  # float [slots, TAPS-1, C], the convolution's inputs before the window, oldest first
     inputs: Tensor  # the same dtype [slots, WINDOW, C], the convolution's inputs
-    keys: Tensor  # the same dtype [slots, PARTS, WINDOW, Hv, K], of any length
-    log_decays: Tensor  # float32 [slots, PARTS, WINDOW, Hv]
+    keys: Tensor  # the same dtype [slots, WINDOW, Hv, K], of any length
+    log_decays: Tensor  # float32 [slots, WINDOW, Hv]
     writes: Tensor  # float32 [slots, WINDOW, Hv, V]: a token adds the product of its key and its row here
 
     @classmethod
@@ -62,8 +60,8 @@ class GdnMemory:
             states=zeros(value_heads, key_dim, value_dim),
             columns=zeros(TAPS - 1, channels, of=dtype),
             inputs=zeros(WINDOW, channels, of=dtype),
-            keys=zeros(PARTS, WINDOW, value_heads, key_dim, of=dtype),
-            log_decays=zeros(PARTS, WINDOW, value_heads),
+            keys=zeros(WINDOW, value_heads, key_dim, of=dtype),
+            log_decays=zeros(WINDOW, value_heads),
             writes=zeros(WINDOW, value_heads, value_dim),
         )
 
@@ -94,9 +92,9 @@ class GdnMemory:
         require_dtype("inputs", self.inputs, self.columns.dtype)
         require_shape("inputs", self.inputs, slots, WINDOW, self.channels)
         require_dtype("keys", self.keys, self.columns.dtype)
-        require_shape("keys", self.keys, slots, PARTS, WINDOW, value_heads, key_dim)
+        require_shape("keys", self.keys, slots, WINDOW, value_heads, key_dim)
         require_dtype("log_decays", self.log_decays, torch.float32)
-        require_shape("log_decays", self.log_decays, slots, PARTS, WINDOW, value_heads)
+        require_shape("log_decays", self.log_decays, slots, WINDOW, value_heads)
         require_dtype("writes", self.writes, torch.float32)
         require_shape("writes", self.writes, slots, WINDOW, value_heads, value_dim)
         for name in ("states", "columns", "inputs", "keys", "log_decays", "writes"):

@@ -18,11 +18,12 @@ from torch import Tensor
 from sparkle.kernels.checks import require_dtype
 from sparkle.kernels.gdn_arguments import require_gdn
 from sparkle.kernels.gdn_inputs import gdn_inputs_triton
-from sparkle.kernels.gdn_memory import PARTS, TAPS, WINDOW, GdnGates, GdnMemory
-from sparkle.kernels.gdn_step_kernel import gdn_step_kernel
+from sparkle.kernels.gdn_memory import TAPS, WINDOW, GdnGates, GdnMemory
+from sparkle.kernels.gdn_step_kernel import STEP, gdn_step_kernel
 from sparkle.kernels.gdn_window import gdn_window_triton
 
-WARPS = 4
+REGISTERS = 80
+"""Of a thread: with them three programs find a place on a multiprocessor."""
 
 
 def gdn_step(
@@ -81,7 +82,7 @@ def gdn_step_reference(
     accepted: Tensor,
 ) -> Tensor:
     """See gdn_step."""
-    key_heads, key_dim = memory.key_heads, memory.keys.shape[4]
+    key_heads, key_dim = memory.key_heads, memory.keys.shape[3]
     value_heads, value_dim = memory.writes.shape[2:]
     out = torch.empty(qkv.shape[0], value_heads, value_dim, dtype=qkv.dtype, device=qkv.device)
     b, a = ba.float().chunk(2, dim=1)
@@ -95,8 +96,8 @@ def gdn_step_reference(
         for token in range(kept):
             _write(
                 state,
-                memory.keys[slot, 0, token],
-                memory.log_decays[slot, 0, token],
+                memory.keys[slot, token],
+                memory.log_decays[slot, token],
                 memory.writes[slot, token],
             )
         new, rows = stop - start, slice(start, stop)
@@ -111,8 +112,8 @@ def gdn_step_reference(
             for part in (q, k)
         )
         v = v.reshape(new, value_heads, value_dim)
-        memory.inputs[slot, :new], memory.keys[slot, :, :new] = qkv[rows], k.to(qkv.dtype)
-        memory.log_decays[slot, :, :new] = log_decay[rows]
+        memory.inputs[slot, :new], memory.keys[slot, :new] = qkv[rows], k.to(qkv.dtype)
+        memory.log_decays[slot, :new] = log_decay[rows]
         draft, per_q, per_k = state.clone(), _per_length(q) * key_dim**-0.5, _per_length(k)
         for token in range(new):
             decayed = draft * log_decay[start + token].exp()[:, None, None]
@@ -159,7 +160,7 @@ def gdn_step_triton(
     mixed = gdn_inputs_triton(qkv, conv, memory, span_starts, slots, accepted, width=width, pdl=pdl)
     heads = {"key_heads": memory.key_heads, "value_heads": value_heads, "dim": dim}
     window = gdn_window_triton(mixed, ba, gates, span_starts, slots, **heads, width=width, pdl=pdl)
-    gdn_step_kernel[PARTS, value_heads, spans](
+    gdn_step_kernel[value_heads, spans](
         memory.states,
         memory.keys,
         memory.log_decays,
@@ -174,11 +175,12 @@ def gdn_step_triton(
         KEY_HEADS=memory.key_heads,
         HEADS=value_heads,
         DIM=dim,
-        BV=dim // PARTS,
+        STEP=STEP,
         W=WINDOW,
+        WARPS=dim // 16,
         PDL=pdl,
-        num_warps=WARPS,
-        num_stages=1,
+        num_warps=dim // 16,
+        maxnreg=REGISTERS,
         launch_pdl=pdl,
     )
     return out

@@ -49,8 +49,8 @@ def test_the_needs_of_the_served_model() -> None:
     # 16 layers of keys and values and the draft head's, 4 heads of 256 in FP8, 64 tokens
     assert needs.page_bytes == 64 * 17 * 2 * 4 * 256
     state = 4 * 48 * 128 * 128
-    # inputs and what is before them, writes, and keys and decays twice: two programs share a head
-    window = 2 * (16 + 3) * 10_240 + 4 * 16 * 48 * 128 + 2 * 16 * 48 * (2 * 128 + 4)
+    # inputs and what is before them, writes, keys and decays
+    window = 2 * (16 + 3) * 10_240 + 4 * 16 * 48 * 128 + 16 * 48 * (2 * 128 + 4)
     assert needs.slot_bytes == 48 * (state + window)
     matrices = 64 * 3 * 5120 * 17_408 + 48 * 5120 * (16_384 + 6144) + 16 * 5120 * (14_336 + 6144)
     matrices += 5120 * 10_240 + 3 * 5120 * 17_408 + 5120 * (14_336 + 6144)  # the draft head

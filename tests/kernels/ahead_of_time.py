@@ -21,6 +21,8 @@ SHARED_LIMIT_BYTES = 232_448
 """The most shared memory that one block of an H200 may have."""
 TWO_PROGRAMS_SHARED_BYTES = 115_712
 """The most of which two find a place on one multiprocessor: half of its 228 KiB, less 1 KiB for each."""
+THREE_PROGRAMS_SHARED_BYTES = 76_800
+"""The most of which three do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,12 @@ def compile_for_h200(
     warps: int = 4,
     stages: int = 3,
     pdl: bool = True,
+    registers: int | None = None,
 ) -> Compiled:
     """`types` in Triton's spelling ("*fp8e4nv", "i32") for each argument, `constants` for each constexpr.
 
     Pointers are taken as aligned to 16 bytes, as torch's are, and so are the integers in `aligned`: multiples
-    of 16. Kernels may be in Triton or in Gluon.
+    of 16. Kernels may be in Triton or in Gluon. A thread has at most `registers`, 255 where that is None.
     """
     function = cast(Any, kernel)
     unknown = {parameter.name for parameter in function.params if parameter.do_not_specialize}
@@ -66,7 +69,7 @@ def compile_for_h200(
         if signature[name].startswith("*") or name in aligned
     }
     source = source_type(function, signature, constexprs=dict(constants), attrs=divisible)
-    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": pdl}
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": pdl, "maxnreg": registers}
     result = cast(Any, triton).compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     usage = _resource_usage(cast(bytes, result.asm["cubin"]))
     return Compiled(

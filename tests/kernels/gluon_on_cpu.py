@@ -21,6 +21,7 @@ from triton.runtime import interpreter  # pyright: ignore[reportMissingTypeStubs
 
 Array = npt.NDArray[Any]
 tl: Any = language
+KINDS = {"fp8e4nv": np.uint8, "bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
 
 
 class Shared:
@@ -28,33 +29,39 @@ class Shared:
 
     def __init__(self, data: Array, kind: Any) -> None:
         self.data = data
-        self.kind = kind
+        self.dtype = kind
         self.shape = data.shape
 
     def index(self, place: Any) -> Shared:
         """One of the first dimension."""
         # on a GPU a place outside is other memory; here a negative one would count from the end
         assert 0 <= int(place) < self.shape[0], f"place {int(place)} of {self.shape[0]}"
-        return Shared(self.data[int(place)], self.kind)
+        return Shared(self.data[int(place)], self.dtype)
+
+    def slice(self, start: int, length: int, dim: int = 0) -> Shared:
+        """So many places of one dimension."""
+        assert start + length <= self.shape[dim], f"places {start} to {start + length} of {self.shape[dim]}"
+        places = (slice(None),) * dim + (slice(start, start + length),)
+        return Shared(self.data[places], self.dtype)
 
     def permute(self, order: list[int]) -> Shared:
         """The same with its dimensions in another order."""
-        return Shared(self.data.transpose(order), self.kind)
+        return Shared(self.data.transpose(order), self.dtype)
 
     def load(self, layout: object = None) -> Any:
         """A tensor of what is there now."""
-        handle = interpreter.TensorHandle(self.data.copy(), self.kind)
-        return tl.core.tensor(handle, tl.core.block_type(self.kind, list(self.shape)))
+        handle = interpreter.TensorHandle(self.data.copy(), self.dtype)
+        return tl.core.tensor(handle, tl.core.block_type(self.dtype, list(self.shape)))
 
     def store(self, value: Any) -> None:
         """Writes a tensor."""
-        assert value.dtype == self.kind
+        assert value.dtype == self.dtype
         assert tuple(value.shape) == self.shape, f"{list(value.shape)} to {list(self.shape)}"
         self.data[...] = value.handle.data
 
     def spoil(self) -> None:
-        """Writes NaN: 0x7F in e4m3, 0x7F7F in float16."""
-        self.data.view(np.uint8)[...] = 0x7F
+        """Writes NaN, which all ones are in every float."""
+        self.data.view(np.uint8)[...] = 0xFF
 
 
 class Product:
@@ -112,7 +119,8 @@ class Gluon:
             warpgroup_mma=self._warpgroup_mma,
             warpgroup_mma_wait=self._warpgroup_mma_wait,
         )
-        self.nvidia = SimpleNamespace(hopper=hopper)
+        ampere = SimpleNamespace(mma_v2=self._mma)
+        self.nvidia = SimpleNamespace(ampere=ampere, hopper=hopper)
         # tensors of the interpreter have no layout
         tl.core.block_type.layout = None
 
@@ -140,10 +148,13 @@ class Gluon:
 
     def allocate_shared_memory(self, dtype: Any, shape: list[int], layout: object) -> Shared:
         """Shared memory full of NaN."""
-        kind = np.uint8 if dtype.primitive_bitwidth == 8 else np.float16
-        shared = Shared(np.zeros(shape, dtype=kind), dtype)
+        shared = Shared(np.zeros(shape, dtype=KINDS[dtype.name]), dtype)
         shared.spoil()
         return shared
+
+    def _mma(self, a: Any, b: Any, start: Any) -> Any:
+        # looked up now: the interpreter puts its own in its place while a kernel runs
+        return tl.dot(a, b, start)
 
     def _warpgroup_mma(
         self, a: Any, b: Shared, start: Any, *, use_acc: bool = True, is_async: bool

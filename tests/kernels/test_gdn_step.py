@@ -129,7 +129,7 @@ def compare_widths(step: Step, shape: GdnShape, rows: int, *, device: torch.devi
         for (qkv, ba), accepted, limit in ((before, 0, WINDOW), (after, WINDOW - 1, width)):
             places = (torch.tensor(part, device=device) for part in ([0, qkv.shape[0]], [0], [accepted]))
             out = step(qkv, ba, weights.conv, weights.gates, memory, *places, width=limit)
-        copies = (part[:, :, :rows] for part in (memory.keys, memory.log_decays))
+        copies = (part[:, :rows] for part in (memory.keys, memory.log_decays))
         window = (part[:, :rows] for part in (memory.writes, memory.inputs))
         results.append([out, memory.states, memory.columns, *copies, *window])
     for other in results:

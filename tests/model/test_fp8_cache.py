@@ -54,6 +54,6 @@ def test_sizes_are_those_of_the_published_model_per_token_and_slot() -> None:
     less = Fp8Cache(plain, num_pages=2, page_tokens=64, num_slots=1, device=torch.device("meta"))
     assert less.kv_bytes == 2 * 64 * 32_768
     assert less.state_bytes == made.state_bytes
-    # states and columns as published, and the window of 16 tokens: inputs, keys and decays twice, writes
-    window = 48 * 16 * (10240 * 2 + 2 * 48 * (128 * 2 + 4) + 48 * 128 * 4)
+    # states and columns as published, and the window of 16 tokens: inputs, keys, decays, writes
+    window = 48 * 16 * (10240 * 2 + 48 * (128 * 2 + 4) + 48 * 128 * 4)
     assert made.state_bytes == 150_994_944 + 2_949_120 + window

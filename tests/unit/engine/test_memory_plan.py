@@ -15,7 +15,7 @@ from sparkle.model.shapes import shape_27b
 H200_BYTES = 149_557_477_376
 """What is free of one H200 once torch has made its context."""
 PAGE_BYTES = 64 * 34_816
-SLOT_BYTES = 207_716_352
+SLOT_BYTES = 198_131_712
 WEIGHTS_BYTES = 28_630_057_344
 
 
@@ -73,7 +73,7 @@ def test_less_context_is_possible_with_less_memory() -> None:
             "4,000,000 KV tokens; lower kv_tokens, slots, cached_slots or pass_tokens",
         ),
         (EngineSettings(pass_tokens=300_000), "for a pass of 300,000 tokens"),
-        (EngineSettings(slots=128, kv_tokens=3_000_000), "33.2 GB for 160 slots"),
+        (EngineSettings(slots=128, kv_tokens=3_000_000), "31.7 GB for 160 slots"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_numbers(settings: EngineSettings, way_out: str) -> None:
@@ -92,6 +92,6 @@ def test_the_plan_for_people_adds_up() -> None:
     made = plan(EngineSettings(kv_tokens=2_200_000))
     assert made.lines()[:1] == ["memory plan for an H200, 149.6 GB free"]
     text = "\n".join(made.lines())
-    assert "  slots        19.9 GB  64 and 32 for checkpoints, of 207.7 MB\n" in text
+    assert "  slots        19.0 GB  64 and 32 for checkpoints, of 198.1 MB\n" in text
     assert "  KV pages     76.6 GB  2,200,000 tokens in 34,375 pages of 64\n" in text
     assert text.endswith(f"  in all      {made.total_bytes / 1e9:.1f} GB")
