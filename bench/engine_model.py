@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bench.floors import Floors
 from sparkle.engine.transfer import pack
+from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
@@ -39,6 +40,7 @@ class Loaded:
     @classmethod
     def load(cls, *, slots: int, max_tokens: int) -> Loaded:
         """Random weights; conversation i has slot i and pages of its own, in a shuffled order."""
+        ops.divide_memory_alike()
         config = shape_27b()
         weights = random_fp8_weights(config, CUDA, seed=7)
         return cls.of(config, weights, slots=slots, max_tokens=max_tokens)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bench.record import row
+from sparkle.kernels.ops import divide_memory_alike
 
 READ_BYTES_PER_S = 4.6e12
 """What a plain reduction over 8 GiB reads on an H200."""
@@ -45,6 +46,7 @@ def time_us(
     launch: Callable[[int], object], count: int, *, replays: int = 9
 ) -> tuple[float, tuple[float, float]]:
     """Median microseconds of `launch(i)` in a graph of `count` of them, i from 0 on, and the spread."""
+    divide_memory_alike()  # as the engine does
     launch(0)  # compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

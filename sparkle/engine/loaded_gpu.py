@@ -17,6 +17,7 @@ from sparkle.engine.settings import Sizes
 from sparkle.engine.short_spans import GivenCount
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import ConfigError
+from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_decoder import Fp8Decoder
@@ -56,6 +57,7 @@ class LoadedGpu:
         self.plan = plan_memory(config, sizes, needs, device=name, free_bytes=free_bytes)
         self.sizes = dataclasses.replace(sizes, kv_tokens=self.plan.kv_tokens)
         watch.lap("plan_s")
+        ops.divide_memory_alike()
         try:
             weights, report = read_weights(directory, config, device)
             watch.lap("weights_s")

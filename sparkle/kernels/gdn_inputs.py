@@ -51,8 +51,7 @@ def gdn_inputs_triton(
         TAPS=TAPS,
         PDL=pdl,
         num_warps=WARPS,
-        # itself not launched early: it stands where a second stream joins
-        launch_pdl=False,
+        launch_pdl=pdl,
     )
     return mixed
 

@@ -65,6 +65,7 @@ from sparkle.kernels.ring_attention import Rings as Rings
 from sparkle.kernels.ring_attention import ring_attention as ring_attention
 from sparkle.kernels.ring_attention import ring_attention_quantised as ring_attention_quantised
 from sparkle.kernels.rotary_table import rotary_table as rotary_table
+from sparkle.kernels.shared_memory import divide_memory_alike as divide_memory_alike
 from sparkle.kernels.sigmoid_mul_quant import sigmoid_mul_quantise as sigmoid_mul_quantise
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise as silu_mul_quantise
 from sparkle.kernels.verify_attention import verify_attention as verify_attention

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sparkle.engine.settings import default_model
+from sparkle.kernels.ops import divide_memory_alike
 from sparkle.text.tokenizer import Tokenizer
 
 
@@ -24,4 +25,5 @@ def gpu() -> torch.device:
     """The GPU; the test is skipped where there is none."""
     if not torch.cuda.is_available():
         pytest.skip("needs an H200")
+    divide_memory_alike()
     return torch.device("cuda")

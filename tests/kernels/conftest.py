@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sparkle.kernels.shared_memory import divide_memory_alike
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.poison import poison_empty
 
@@ -27,8 +28,9 @@ def interpreter() -> Iterator[Interpreter]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """The GPU, with new tensors poisoned; the test is skipped where there is none."""
+    """The GPU as the engine has it, new tensors poisoned; the test is skipped where there is none."""
     if not torch.cuda.is_available():
         pytest.skip("needs an H200")
     poison_empty(monkeypatch.setattr)
+    divide_memory_alike()
     return torch.device("cuda")
