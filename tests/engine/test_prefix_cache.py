@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -125,6 +126,27 @@ def test_a_cancelled_prompt_is_read_on(tokenizer: Tokenizer) -> None:
     pair.warm.step()
     pair.warm.engine.cancel(first.id)
     assert cached(pair.ask(job(long))) == [96]
+
+
+def test_what_is_kept_is_zeroed_when_its_time_is_over_though_nothing_comes(tokenizer: Tokenizer) -> None:
+    now_s = 100.0
+    built = bundle(small_decoder(tokenizer), tokenizer, SETTINGS, clock=lambda: now_s)
+    assert built.engine.idle_s() == math.inf
+    built.run(job(tokens(150)))
+    assert built.engine.idle_s() == SETTINGS.cache_s
+    now_s += 200.0
+    # that begins its time anew
+    built.run(job(tokens(150)))
+    now_s += 599.0
+    assert built.engine.idle_s() == 1.0
+    assert built.engine.step() == []
+    assert bool(built.cache.keys.any())
+    now_s += 1.0
+    assert built.engine.idle_s() == 0.0
+    assert built.engine.step() == []
+    cache = built.cache
+    assert not any(bool(part.any()) for part in (cache.keys, cache.values, cache.states, cache.columns))
+    assert built.engine.idle_s() == math.inf
 
 
 def test_a_conversation_that_ended_leaves_zeros(tokenizer: Tokenizer) -> None:
