@@ -3,7 +3,7 @@
 A chunk of the prompt ends at each of these, so each costs its request a pass more:
 1. The prompt's end, but for the words that open the answer: the same prompt again, or a template that ends in
    another way, reads less than two blocks.
-2. Eight and 64 blocks before it: another question about the same document stands behind it.
+2. Eight blocks before it: another question about the same document stands behind it.
 3. The end of what an earlier prompt began with too: the third one with it does not read it.
 The first two are for prompts that are long enough to gain more than a pass costs.
 
@@ -18,7 +18,7 @@ WORTH_BLOCKS = 8
 """Reading fewer again takes about as long as one pass more."""
 SHARED_BLOCKS = 2
 """The same where others are known to begin like this."""
-FROM_END_BLOCKS = (64, 8, 0)
+FROM_END_BLOCKS = (8, 0)
 
 
 class CheckpointPlaces:
@@ -46,12 +46,15 @@ class CheckpointPlaces:
         """No chunk needs to end here: another request sees to it."""
         self._places.discard(place)
 
+    def next(self, position: int) -> int:
+        """The first place behind a position; the prompt's end where there is none."""
+        return min((place for place in self._places if place > position), default=self._num_tokens)
+
     def chunk_end(self, start: int, rows: int) -> int:
         """Where a chunk ends that begins at `start` and may have `rows` rows, at least one."""
-        end = min(start + rows, self._num_tokens)
-        nearest = min((place for place in self._places if start < place < end), default=end)
-        if nearest < end or end == self._num_tokens or rows < WORTH_BLOCKS * self._block_tokens:
-            return nearest
+        end, nearest = start + rows, self.next(start)
+        if nearest <= end or rows < WORTH_BLOCKS * self._block_tokens:
+            return min(nearest, end)
         # a checkpoint may stand at a block's end alone
         return end - end % self._block_tokens
 

@@ -57,7 +57,7 @@ class PromptRows:
             most = min(rows, self._most(request, answers, ending) or rows)
             if urgent and request is not overdue:
                 most = min(most, kept + self._part(BESIDE_URGENT_SHARE))
-            more = max(0, min(request.unread_tokens - own, most - used))
+            more = max(0, min(request.next_tokens - own, most - used))
             used += more
             if own + more:
                 shared.append((request, own + more))
@@ -73,7 +73,7 @@ class PromptRows:
         return self.chunk_tokens if answers or ending else None
 
     def _kept(self, overdue: Request, *, urgent: bool) -> int:
-        return min(overdue.unread_tokens, self._part(URGENT_SHARE if urgent else LEAST_SHARE))
+        return min(overdue.next_tokens, self._part(URGENT_SHARE if urgent else LEAST_SHARE))
 
     def _part(self, share: int) -> int:
         return max(1, self.chunk_tokens // share)

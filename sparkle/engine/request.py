@@ -131,6 +131,12 @@ class Request:
         """Of these the tokens that are still to be read."""
         return max(0, self.reading_tokens - self.computed)
 
+    @property
+    def next_tokens(self) -> int:
+        """Of the unread ones those that a pass may read: up to where a checkpoint is to be taken."""
+        unread = self.unread_tokens
+        return unread if self.places is None else min(unread, self.places.next(self.computed) - self.computed)
+
     def give_way(self) -> None:
         """It has given up what it held, and waits again: what it has written is read then."""
         self.move_to(RequestState.WAITING)

@@ -90,6 +90,14 @@ def test_what_two_prompts_begin_with_the_third_does_not_read() -> None:
     assert rig.run(request("c", (*system, 9))) == [20]
 
 
+def test_what_a_pass_does_not_read_of_a_prompt_for_its_checkpoint_it_reads_of_another() -> None:
+    rig = Rig(num_slots=2)
+    rig.add(request("a", LONG))
+    rig.add(request("b", document(1, 45)))
+    assert spans(rig.run_pass()) == {"a": (0, 36), "b": (0, 28)}
+    rig.run()
+
+
 def test_of_several_that_come_together_one_takes_the_checkpoint() -> None:
     rig = Rig(num_slots=4, pass_tokens=400)
     for number in range(4):
