@@ -1,4 +1,4 @@
-"""Gets jobs for free slots, and only for those. Knows no engine: it asks how many slots are free.
+"""Gets jobs that there is room for, and only those. Knows no engine: it asks how many slots are free.
 
 The rule:
 1. With a slot free, ask the classes that may have work one after the other, without waiting (`sweep`).
@@ -7,6 +7,8 @@ The rule:
 4. A job that comes without a free slot (from a waiting request left over when the slots filled up) goes back
    at once. It comes again after `surplus_delay_s`, when no such request is left anywhere: a job handed back
    often would look like one that kills its workers.
+5. Where no slot is free, jobs of a class for which others give way (`on_top`) are asked for every `tick_s`,
+   and not when the bell rings: a worker with a free slot is sooner there.
 """
 
 from __future__ import annotations
@@ -63,8 +65,13 @@ class PullSettings:
         require_positive(self, *names.split())
 
 
+def nothing_on_top(_priority: PriorityClass) -> int:
+    """Nobody gives way."""
+    return 0
+
+
 class Puller:
-    """Hands jobs of one region to `deliver`, never more than `free_slots()` at a time."""
+    """Hands jobs of one region to `deliver`, never more at a time than there is room for."""
 
     def __init__(
         self,
@@ -74,17 +81,20 @@ class Puller:
         deliver: Callable[[Delivery], Awaitable[None]],
         settings: PullSettings | None = None,
         *,
+        on_top: Callable[[PriorityClass], int] = nothing_on_top,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         """`deliver` takes a slot before it first awaits, returns soon, and leaves the work to a task.
 
-        `on_answer` is told when `asked` may have become less.
+        `on_top`: jobs of a class that there is room for where no slot is free. `on_answer` is told when
+        `asked` may have become less.
         """
         self.surplus = 0
         """Jobs handed back because no slot was free."""
         self._connection = connection
         self._region = region
         self._free_slots = free_slots
+        self._on_top = on_top
         self._deliver = deliver
         self._on_answer = on_answer
         self._settings = settings or PullSettings()
@@ -157,15 +167,18 @@ class Puller:
         """Ask each class that may have work; whether a job came, so that the next turn is due."""
         turn = self._order.next_turn()
         for priority in turn.classes:
-            batch = min(self._free_slots(), turn.most)
-            if batch <= 0 or self._stopping.is_set() or self._stale:
+            if self._stopping.is_set() or self._stale:
                 return False
-            if self._desks[priority].wants_asking:
+            batch = min(self._room(priority), turn.most)
+            if batch > 0 and self._desks[priority].wants_asking:
                 pull = await self._ask(priority, batch)
                 await pull.ended
                 if pull.got:
                     return True
         return False
+
+    def _room(self, priority: PriorityClass) -> int:
+        return max(self._free_slots(), 0) or self._on_top(priority)
 
     async def _rest(self) -> None:
         """Wait for a bell, a slot or the tick, with a request left at each class if all can be filled."""
@@ -249,7 +262,7 @@ class Puller:
     async def _hand_over(self, delivery: Delivery, priority: PriorityClass) -> None:
         if self._stopping.is_set():
             await self._connection.publish(delivery.ack_subject, nak_body(0.0))
-        elif self._free_slots() <= 0:
+        elif self._room(priority) <= 0:
             self.surplus += 1
             log.info("pull_surplus", extra={"region": self._region, "class": priority})
             await self._connection.publish(delivery.ack_subject, nak_body(self._settings.surplus_delay_s))

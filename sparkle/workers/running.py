@@ -10,6 +10,7 @@ from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finish
 from sparkle.errors import EngineExited, InvalidMessage, QueueError
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
+from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.job_run import JobRun
 from sparkle.workers.station import Station
@@ -38,6 +39,10 @@ class RunningJobs:
     def jobs(self) -> list[str]:
         """Ids of the jobs held now."""
         return list(self._runs)
+
+    def longer_than(self, priority: PriorityClass) -> int:
+        """How many are of a longer class."""
+        return sum(run.address.priority > priority for run, _ in self._runs.values())
 
     async def start(self, delivery: Delivery) -> None:
         """Run a delivered job beside the others; takes its slot and returns at once, as the puller asks."""

@@ -42,6 +42,14 @@ class Slots:
         """Slots for further jobs, those asked for included; none once closed."""
         return 0 if self._closed else max(0, self.total - self._running() - self._kept)
 
+    def on_top(self, longer: int) -> int:
+        """Jobs that may come where no slot is free, because `longer` of those that run are of longer classes.
+
+        An eighth of all slots at most: they wait here until one gives way, and elsewhere a slot may be free.
+        """
+        more = self._running() + self._kept - self.total
+        return 0 if self._closed else max(0, min(longer, max(1, self.total // 8)) - more)
+
     @property
     def waiting(self) -> int:
         """Offers that wait for a slot."""

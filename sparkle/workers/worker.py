@@ -11,6 +11,7 @@ from sparkle.errors import EngineExited, NotConnected
 from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
+from sparkle.schemas.priority import PriorityClass
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.running import RunningJobs
 from sparkle.workers.slots import Slots
@@ -35,6 +36,7 @@ class Worker:
             station.settings.region,
             self._free_slots,
             self._running.start,
+            on_top=self._on_top,
             on_answer=lambda: self._slots.freed(),
         )
         self._slots = Slots(station.engine.ready.slots, self._running.__len__, lambda: self._puller.asked)
@@ -113,6 +115,12 @@ class Worker:
 
     def _free_slots(self) -> int:
         return 0 if self._life.draining.is_set() else self._slots.free
+
+    def _on_top(self, priority: PriorityClass) -> int:
+        """The engine has longer jobs give way to one of this class."""
+        if self._life.draining.is_set():
+            return 0
+        return self._slots.on_top(self._running.longer_than(priority))
 
     def _take_no_more(self) -> None:
         self._puller.stop()

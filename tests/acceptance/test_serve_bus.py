@@ -33,3 +33,16 @@ def test_answers_come_in_the_loads_order() -> None:
         assert answered.times_s == sorted(answered.times_s)
         assert answered.first_s > 0
     assert len(answers[2].tokens) == 1
+
+
+def test_where_all_slots_are_taken_a_long_answer_gives_way_to_a_short_one() -> None:
+    prompts = Prompts(5000, seed=4)
+    # of class p1, and of p0 a second later
+    load = [Asked(at_s=0.0, job=prompts.job(20, 300)), Asked(at_s=1.0, job=prompts.job(20, 3))]
+    with bus_server("--slots", "1") as server:
+        # once it is ready, so that the long one is there first
+        server.answer([Asked(at_s=0.0, job=prompts.job(20, 1))])
+        long, short = server.answer(load)
+    assert len(long.tokens) == 300
+    assert long.times_s[0] < 1.0 + short.times_s[0]
+    assert 1.0 + short.times_s[-1] < long.times_s[-1]

@@ -35,12 +35,22 @@ class Slots:
         self.held: list[Lease] = []
         self.taken: list[Lease] = []
         self.most_held = 0
-        self.puller = Puller(connection, "local", self.free, self._deliver, settings)
+        self.puller = Puller(
+            connection,
+            "local",
+            self.free,
+            self._deliver,
+            settings,
+            on_top=lambda priority: self.on_top(priority),
+        )
         self._connection = connection
         self._arrived = asyncio.Event()
 
     def free(self) -> int:
         return self.slots - len(self.held)
+
+    def on_top(self, _priority: PriorityClass) -> int:
+        return 0
 
     async def _deliver(self, delivery: Delivery) -> None:
         lease = Lease(self._connection, delivery)
@@ -98,6 +108,32 @@ async def test_shorter_classes_go_first_and_each_class_in_its_order(
     async with pulling(slots):
         await eventually(lambda: len(slots.taken) == 4)
     assert slots.jobs == [p0_first, p0_second, p2, p4]
+
+
+class GivingWay(Slots):
+    """One job of a class may come for each that is held of a longer one, whatever came so already."""
+
+    def on_top(self, priority: PriorityClass) -> int:
+        longer = sum(lease.address.priority > priority for lease in self.held)
+        return max(0, longer - max(0, len(self.held) - self.slots))
+
+
+async def test_where_no_slot_is_free_a_shorter_job_comes_for_each_longer_one(
+    connection: Connection, eventually: Eventually
+) -> None:
+    slots = GivingWay(connection, 2, PullSettings(tick_s=0.05))
+    first, second = await publish(connection, P2, P1)
+    async with pulling(slots):
+        await eventually(lambda: len(slots.taken) == 2)
+        # for the p2 a p1 comes, and no second one; for a p0 there are three longer ones
+        _, short, _ = await publish(connection, P2, P1, P1)
+        await eventually(lambda: len(slots.taken) == 3)
+        (shorter,) = await publish(connection, P0)
+        await eventually(lambda: len(slots.taken) == 4)
+        assert set(slots.jobs) == {first, second, short, shorter}
+        assert slots.most_held == 4
+        await asyncio.gather(*(lease.ack() for lease in slots.held))
+    assert slots.puller.surplus == 0
 
 
 async def test_what_a_sweep_may_still_bring_is_told_until_it_is_answered(

@@ -49,6 +49,20 @@ async def test_a_free_slot_is_kept_until_it_is_used() -> None:
     assert slots.free == 1
 
 
+def test_on_top_of_full_slots_a_job_may_come_for_each_longer_one_up_to_an_eighth() -> None:
+    running = Running(16)
+    slots = Slots(16, running)
+    assert [slots.on_top(longer) for longer in (0, 1, 2, 9)] == [0, 1, 2, 2]
+    running.count += 1
+    assert [slots.on_top(longer) for longer in (0, 1, 2, 9)] == [0, 0, 1, 1]
+    running.count += 1
+    assert slots.on_top(9) == 0
+    slots.close()
+    running.count = 16
+    assert slots.on_top(9) == 0
+    assert Slots(1, Running(1)).on_top(1) == 1
+
+
 async def test_without_a_free_slot_or_time_the_answer_is_no_at_once() -> None:
     slots = Slots(1, Running(1))
     assert not await slots.reserve(P0, 0.0)
