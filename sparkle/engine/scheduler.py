@@ -2,9 +2,7 @@
 
 1. A request waits, is read, decodes, has ended; `request.py` has the table of moves.
 2. `order.py` says who goes first: short ones, tenants in turn, and none waits for ever.
-3. Admission takes the first one as long as a slot is free, and the pages for its longest possible answer: no
-   answer ever fails for memory half way. A smaller one may pass one that does not fit, until that is overdue.
-   Where there is no room for a shorter class, a longer one may have to give way: `preemption.py`.
+3. `admission.py` gives slots, and the pages for a longest possible answer: none fails for memory half way.
 4. A pass has a budget of rows. Every decoding request takes one: its last token is read, the next is drawn.
 5. Drafts come out of the rest, shortest class first: at most half of it while a prompt is being read.
 6. Of what is left prompts are read, as `prompt_rows.py` shares it out: all where nobody waits for the pass.
@@ -19,17 +17,16 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sparkle.engine.admission import Admission
 from sparkle.engine.holdings import Holdings
-from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult, Span
-from sparkle.engine.preemption import giving_way
+from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.rounds import Rounds
-from sparkle.engine.waiting import Waiting
+from sparkle.engine.spans import decode_span, draft_room, reading_span
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import FinishReason
 
@@ -76,19 +73,15 @@ class Scheduler:
         """
         assert pass_tokens > num_slots, "prompts would starve"
         self._pass_tokens = pass_tokens
-        self._num_slots = num_slots
         self.holdings = Holdings(
             num_slots=num_slots + cached_slots, num_pages=num_pages, page_tokens=page_tokens, cache_s=cache_s
         )
         self._requests: dict[str, Request] = {}
-        self._waiting = Waiting()
-        self._running: list[Request] = []
+        self._admission = Admission(self.holdings, num_slots)
         self._in_flight: list[tuple[Request, Span]] | None = None
         self._arrivals = 0
         self._rounds = Rounds()
         self._prompt_rows = PromptRows(chunk_tokens)
-        self.preempted = 0
-        """How often a request has given way to one of a shorter class."""
 
     @property
     def has_work(self) -> bool:
@@ -113,7 +106,12 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Requests that hold a slot."""
-        return len(self._running)
+        return len(self._admission.running)
+
+    @property
+    def preempted(self) -> int:
+        """How often a request has given way to one of a shorter class."""
+        return self._admission.preempted
 
     def add(self, request: Request) -> None:
         """A new request waits. Raises EngineError where it could never be admitted."""
@@ -128,7 +126,7 @@ class Scheduler:
         self._rounds.join(request)
         self.holdings.name(request)
         self._requests[request.id] = request
-        self._waiting.add(request)
+        self._admission.waiting.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """End a request without an answer; False where there is none of this id."""
@@ -176,17 +174,18 @@ class Scheduler:
         """The next pass; an empty one where there is nothing to do. `now_s`: on the clock of `arrived_s`."""
         assert self._in_flight is None, "the pass before has not been applied"
         self.holdings.begin(now_s)
-        self._admit(now_s)
-        decoding = [request for request in self._running if request.state is RequestState.DECODING]
-        reading = [request for request in self._running if request.state is RequestState.READING]
+        self._admission.admit(now_s)
+        running = self._admission.running
+        decoding = [request for request in running if request.state is RequestState.DECODING]
+        reading = [request for request in running if request.state is RequestState.READING]
         budget = self._pass_tokens - len(decoding)
         for_drafts = budget // 2 if reading else budget
         self._in_flight = []
-        rooms = {request.id: _draft_room(request, for_drafts) for request in decoding}
+        rooms = {request.id: draft_room(request, for_drafts) for request in decoding}
         chosen = drafts(rooms)
         assert all(len(draft) <= rooms[name] for name, draft in chosen.items()), "a draft is too long"
         for request in decoding:
-            span = _decode_span(request, chosen.get(request.id, ())[:for_drafts])
+            span = decode_span(request, chosen.get(request.id, ())[:for_drafts])
             for_drafts -= len(span.draft)
             budget -= len(span.draft)
             self._in_flight.append((request, span))
@@ -216,61 +215,16 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Every slot and page is free or in use as often as is counted. For tests."""
-        self.holdings.check_integrity(self._running)
-        pages = self.holdings.pages
-        for request in self._running:
-            assert request.state in (RequestState.READING, RequestState.DECODING)
-            assert len(request.pages) == pages.pages_for(request.worst_case_tokens)
-            assert request.computed <= len(request.prompt) + len(request.answer) <= request.worst_case_tokens
-        assert all(request.state is RequestState.WAITING for request in self._waiting)
-        assert all(request.slot is None and not request.pages for request in self._waiting)
-        assert {*self._requests} == {request.id for request in (*self._waiting, *self._running)}
-        assert self._running == sorted(self._running, key=_by_class)
-
-    def _admit(self, now_s: float) -> None:
-        # whose slots hold what they are said to: no pass has run with those admitted now
-        earlier = [*self._running]
-        while len(self._running) < self._num_slots:
-            request = self._next_admitted(now_s)
-            if request is None or not self._begin(request):
-                break
-        while (request := self._waiting.shortest) is not None and self._make_way(request, earlier, now_s):
-            pass
-
-    def _next_admitted(self, now_s: float) -> Request | None:
-        first = self._waiting.first(now_s)
-        if first is None or self.holdings.has_room_with_cached(first):
-            return first
-        return self._waiting.passing(now_s, self.holdings.has_room)
-
-    def _make_way(self, request: Request, earlier: list[Request], now_s: float) -> bool:
-        """Whether one that waits was given slot and pages of others, who run since an earlier pass."""
-        # what else is free may be kept for one that is overdue
-        needed = self.holdings.pages.pages_for(request.worst_case_tokens)
-        leaving = giving_way(earlier, request, needed, now_s)
-        for one in leaving:
-            earlier.remove(one)
-            self._running.remove(one)
-            self.holdings.interrupt(one)
-            one.give_way()
-            self.preempted += 1
-            self._waiting.add(one)
-        return bool(leaving) and self.holdings.has_room(request) and self._begin(request)
-
-    def _begin(self, request: Request) -> bool:
-        """Whether one that waits got slot and pages."""
-        if not self.holdings.admit(request):
-            return False
-        self._waiting.remove(request)
-        request.move_to(RequestState.READING)
-        insort(self._running, request, key=_by_class)
-        return True
+        self.holdings.check_integrity(self._admission.running)
+        self._admission.check_integrity()
+        here = (*self._admission.waiting, *self._admission.running)
+        assert {*self._requests} == {request.id for request in here}
 
     def _read(self, request: Request, rows: int) -> Span:
         """The next chunk of a prompt, of at most so many rows."""
         places = request.places
         end = request.computed + rows if places is None else places.chunk_end(request.computed, rows)
-        span = _prompt_span(request, end)
+        span = reading_span(request, end)
         self.holdings.take_checkpoint(request, end)
         return span
 
@@ -300,8 +254,7 @@ class Scheduler:
         return events
 
     def _end(self, request: Request, reason: FinishReason | None, *, is_sound: bool = True) -> None:
-        group = self._waiting if request.state is RequestState.WAITING else self._running
-        group.remove(request)
+        self._admission.end(request)
         del self._requests[request.id]
         request.move_to(RequestState.ENDED)
         request.finish = reason
@@ -311,41 +264,3 @@ class Scheduler:
     def _is_in_flight(self, request: Request) -> bool:
         # what `computed` says is not what its slot holds
         return any(request is one for one, _ in self._in_flight or ())
-
-
-def _by_class(request: Request) -> tuple[str, int]:
-    return request.priority, request.arrival
-
-
-def _draft_room(request: Request, most: int) -> int:
-    # a pass with a draft may write one token more than the draft has
-    return min(most, MAX_DRAFT_TOKENS, request.max_answer_tokens - len(request.answer) - 1)
-
-
-def _decode_span(request: Request, draft: tuple[int, ...]) -> Span:
-    assert request.slot is not None
-    return Span(
-        request=request.id,
-        slot=request.slot,
-        start=request.computed,
-        tokens=(request.answer[-1], *draft),
-        pages=request.pages,
-        draws=True,
-        fresh=False,
-        draft=draft,
-    )
-
-
-def _prompt_span(request: Request, stop: int) -> Span:
-    assert request.slot is not None
-    tokens = request.tokens
-    return Span(
-        request=request.id,
-        slot=request.slot,
-        start=request.computed,
-        tokens=tokens[request.computed : stop],
-        pages=request.pages,
-        draws=stop == len(tokens),
-        fresh=not request.placed,
-        following=tokens[stop] if stop < len(tokens) else None,
-    )

@@ -32,7 +32,7 @@ NEVER_TORCH = ("schemas", "queue", "producers", "workers", "text", "errors", "co
 TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
     *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
-    *("order", "full_passes", "rounds", "prompt_rows", "waiting", "preemption"),
+    *("order", "full_passes", "rounds", "prompt_rows", "waiting", "preemption", "admission", "spans"),
     *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "holdings"),
 )
 TORCHLESS_DRAFTING = (
