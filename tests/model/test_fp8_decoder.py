@@ -147,8 +147,8 @@ def test_guesses_never_change_an_answer(tiny: Tiny, plain: list[int], kept: int 
 def assert_same_distributions(got: Tensor, wanted: Tensor) -> None:
     """As near as two orders of summing: a value on the edge of two e4m3 values may fall to either side.
 
-    Over other prompts and lengths the logits of this model differ by up to 0.15, and a lone token's distribution
-    by up to 0.032, the most on a processor that sums 16 numbers at once; the token beside it is 10 to 23 away.
+    Over other prompts and lengths the logits of this model differ by up to 0.15, and a lone token's
+    distribution by up to 0.032, on a processor that sums 16 numbers at once; the row beside it is 10 away.
     """
     assert divergence(wanted, got).mean() < 0.05
     assert rms(got - wanted) / rms(wanted) < 0.2

@@ -86,4 +86,4 @@ def test_a_needle_at_the_beginning_changes_the_end_as_published(tiny: Tiny) -> N
     assert float((ours - published).abs().max()) < 1e-4 * scale
     change, wanted = ours[0] - ours[1], published[0] - published[1]
     assert float(wanted.abs().max()) > 1e-2 * scale
-    assert float((change - wanted).norm()) < 1e-2 * float(wanted.norm())
+    assert float((change - wanted).square().sum()) < 1e-4 * float(wanted.square().sum())
