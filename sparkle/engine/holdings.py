@@ -94,7 +94,7 @@ class Holdings:
         # from here on the shared ones stay, whatever leaves
         self.pages.hold(shared)
         if source is None:
-            admitted = self._make_room(needed, 1, spared=()) and self._start(request, needed)
+            admitted = self._begin(request, needed, spared=())
         else:
             admitted = self._copy(request, source, shared, needed) or self._move(request, source, needed)
         if not admitted:
@@ -203,10 +203,10 @@ class Holdings:
         return None if chain is None else self.checkpoints.deepest(chain, tokens, len(tokens) - 1)
 
     def _copy(self, request: Request, source: Checkpoint, shared: tuple[int, ...], needed: int) -> bool:
+        """Whether there was room to leave the checkpoint as it is."""
         last = source.pages[len(shared) :]
-        if not self._make_room(needed, 1, spared=(source,)):
+        if not self._begin(request, needed, spared=(source,)):
             return False
-        self._start(request, needed)
         assert request.slot is not None
         self._restored.append((source.slot, request.slot))
         self._page_copies += zip(last, request.pages, strict=False)
@@ -217,6 +217,7 @@ class Holdings:
         return True
 
     def _move(self, request: Request, source: Checkpoint, needed: int) -> bool:
+        """Whether the checkpoint's own slot, and its last page, could be taken in place of others."""
         last = source.pages[source.position // self.pages.page_tokens :]
         if source in self._copied_from or not self._make_room(needed - len(last), 0, spared=(source,)):
             return False
@@ -228,7 +229,10 @@ class Holdings:
         request.slot, request.pages = source.slot, (*source.pages, *own)
         return True
 
-    def _start(self, request: Request, needed: int) -> bool:
+    def _begin(self, request: Request, needed: int, *, spared: Collection[Checkpoint]) -> bool:
+        """Whether there was a slot, and so many pages, with what the others kept."""
+        if not self._make_room(needed, 1, spared=spared):
+            return False
         pages = self.pages.take(needed)
         assert pages is not None, "room was made"
         request.slot, request.pages = self.slots.take(), pages
