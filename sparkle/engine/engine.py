@@ -132,9 +132,13 @@ class Engine:
 
     @property
     def cached(self) -> Cached:
-        """What is kept of jobs that ended."""
+        """What is kept of jobs that ended or gave way."""
         holdings = self._scheduler.holdings
-        return Cached(checkpoints=len(holdings.checkpoints.all), evicted=holdings.evicted)
+        return Cached(
+            checkpoints=len(holdings.checkpoints.all),
+            evicted=holdings.evicted,
+            preempted=self._scheduler.preempted,
+        )
 
     def end_conversation(self, tenant: str | None, conversation: str) -> None:
         """Forget what is kept of a tenant's conversation, and keep nothing of its running jobs."""

@@ -125,7 +125,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cached:
-    """Engine to worker: what it keeps of jobs that ended, whenever that has changed."""
+    """Engine to worker: what it keeps of jobs that ended or gave way, whenever that has changed."""
 
     kind: ClassVar[str] = "cached"
     checkpoints: int = 0
@@ -133,6 +133,9 @@ class Cached:
 
     evicted: int = 0
     """States that left since the start because memory was needed."""
+
+    preempted: int = 0
+    """How often a job has given way to one of a shorter class since the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

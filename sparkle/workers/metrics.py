@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from sparkle.engine.frames import Cached
 from sparkle.errors import ConfigError
 from sparkle.schemas.control import UsageRecord
 
@@ -51,6 +52,11 @@ class WorkerMetrics:
             "States that left since the engine's start because memory was needed",
             registry=self.registry,
         )
+        self.preemptions = Gauge(
+            "sparkle_preemptions",
+            "How often a job gave way to a shorter one since the engine's start",
+            registry=self.registry,
+        )
         self.draft_passes = Counter(
             "sparkle_draft_passes",
             "Passes that checked a draft, by who made it",
@@ -89,10 +95,11 @@ class WorkerMetrics:
             "sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S, registry=self.registry
         )
 
-    def cached(self, checkpoints: int, evicted: int) -> None:
-        """What the engine says that it keeps, and what left so far."""
-        self.cache_checkpoints.set(checkpoints)
-        self.cache_evictions.set(evicted)
+    def cached(self, told: Cached) -> None:
+        """What the engine says that it keeps, and what left or gave way so far."""
+        self.cache_checkpoints.set(told.checkpoints)
+        self.cache_evictions.set(told.evicted)
+        self.preemptions.set(told.preempted)
 
     def answer_finished(self, drafts: Mapping[str, Sequence[int]], *, cached_tokens: int) -> None:
         """Count whether it was a hit, and its drafts: by proposer its passes, drafted and accepted tokens."""

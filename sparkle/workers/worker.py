@@ -106,7 +106,7 @@ class Worker:
             if isinstance(frame, Accepted | Delta | Finished | Failed):
                 self._running.frame(frame)
             elif isinstance(frame, Cached):
-                self._station.metrics.cached(frame.checkpoints, frame.evicted)
+                self._station.metrics.cached(frame)
         raise EngineExited("the engine process ended; its jobs go back to the queue")
 
     async def _watch_connection(self) -> None:

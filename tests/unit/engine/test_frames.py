@@ -52,7 +52,7 @@ FRAMES: list[Frame] = [
         completion_tokens=2,
         drafts={"lookup": [2, 9, 5]},
     ),
-    Cached(checkpoints=3, evicted=4),
+    Cached(checkpoints=3, evicted=4, preempted=5),
     Failed(job="a", code=FailureCode.TOO_LONG, message="m", retryable=False),
 ]
 

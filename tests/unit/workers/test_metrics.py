@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkle.engine.frames import Cached
 from sparkle.workers.metrics import WorkerMetrics
 
 
@@ -30,9 +31,8 @@ def test_drafts_are_counted_by_who_made_them() -> None:
 
 def test_what_the_engine_keeps_is_told_as_it_says() -> None:
     metrics = WorkerMetrics()
-    for checkpoints, evicted in ((3, 0), (2, 5)):
-        metrics.cached(checkpoints, evicted)
-    found = [
-        metrics.registry.get_sample_value(f"sparkle_cache_{name}") for name in ("checkpoints", "evictions")
-    ]
-    assert found == [2.0, 5.0]
+    for checkpoints, evicted, preempted in ((3, 0, 1), (2, 5, 7)):
+        metrics.cached(Cached(checkpoints=checkpoints, evicted=evicted, preempted=preempted))
+    names = ("cache_checkpoints", "cache_evictions", "preemptions")
+    found = [metrics.registry.get_sample_value(f"sparkle_{name}") for name in names]
+    assert found == [2.0, 5.0, 7.0]
