@@ -16,12 +16,17 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+import sparkle
 from sparkle.config import environment
+from sparkle.schemas.answer import Result
+from sparkle.schemas.job import Sampling, Turn
 from tests.conftest import Eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.usefixtures("nats_binary")]
 
 ROOT = Path(__file__).parents[2]
+GREEDY = Sampling(temperature=0.0)
+PAGE_TOKENS = 16
 URL = re.compile(r"nats://127\.0\.0\.1:(\d+)")
 
 
@@ -105,6 +110,29 @@ async def test_the_demo_shows_four_jobs_on_their_way_and_ends_what_it_started() 
     assert not psutil.pid_exists(int(started[1]))
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(address[1]))) != 0
+
+
+async def test_a_follow_up_reads_what_is_new_until_its_conversation_has_ended() -> None:
+    async def answered(client: sparkle.Client, turns: list[Turn]) -> Result:
+        job = sparkle.Job(messages=turns, max_tokens=30, sampling=GREEDY, conversation="c")
+        return await (await client.submit(job)).result()
+
+    report = Turn(role="user", content="alert: 40 failed logins for root from 203.0.113.9. " * 4)
+    async with (
+        service() as (_, address),
+        await sparkle.connect(address, region="local", tenant="soc") as client,
+    ):
+        first = await answered(client, [report])
+        turns = [report, Turn(role="assistant", content=first.text), Turn(role="user", content="benign?")]
+        second = await answered(client, turns)
+        await client.end_conversation("c")
+        # by a job's way to the engine and back the worker has heard of it
+        await (await client.submit(sparkle.Job(prompt="a", max_tokens=1))).result()
+        third = await answered(client, turns)
+    assert first.usage.cached_tokens == 0
+    # the prompt and the answer, as far as the template writes both as they were
+    assert second.usage.cached_tokens >= first.usage.prompt_tokens - PAGE_TOKENS
+    assert (third.usage.cached_tokens, third.tokens) == (0, second.tokens)
 
 
 async def test_a_service_answers_until_it_is_told_to_end(tmp_path: Path) -> None:
