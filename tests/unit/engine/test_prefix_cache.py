@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import zip_longest
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,10 +12,37 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparkle.engine.plan import PassPlan
 from sparkle.engine.request import RequestState
 from sparkle.schemas.answer import FinishReason
+from sparkle.schemas.priority import PriorityClass
 from tests.engine.cache_rig import CACHE_S, STOP, Rig, document, request
 
 TENANTS = (None, "a", "b")
 CONVERSATIONS = (None, "x", "y")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that may go on from another one's answer."""
+
+    kind: int
+    length: int
+    ending: tuple[int, ...]
+    most: int
+    tenant: str | None
+    conversation: str | None
+    priority: PriorityClass
+
+
+ASKED = st.builds(
+    Asked,
+    kind=st.integers(0, 1),
+    length=st.integers(1, 60),
+    ending=st.lists(st.integers(1, 3), max_size=3).map(tuple),
+    # long ones may have to give way
+    most=st.sampled_from([1, 2, 4, 4, 80]),
+    tenant=st.sampled_from(TENANTS),
+    conversation=st.sampled_from(CONVERSATIONS),
+    priority=st.sampled_from(PriorityClass),
+)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -22,7 +52,7 @@ class CacheMachine(RuleBasedStateMachine):
         num_slots=st.integers(1, 3),
         cached_slots=st.integers(0, 4),
         page_tokens=st.integers(1, 4),
-        pages=st.integers(30, 80),
+        pages=st.integers(40, 120),
         pass_tokens=st.sampled_from([6, 30, 100]),
     )
     def start(
@@ -37,37 +67,27 @@ class CacheMachine(RuleBasedStateMachine):
         )
         self.plan: PassPlan | None = None
 
-    @rule(
-        kind=st.integers(0, 1),
-        length=st.integers(1, 60),
-        ending=st.lists(st.integers(1, 3), max_size=3).map(tuple),
-        follows=st.booleans(),
-        most=st.integers(1, 6),
-        tenant=st.sampled_from(TENANTS),
-        conversation=st.sampled_from(CONVERSATIONS),
-        data=st.data(),
-    )
-    def add(
-        self,
-        *,
-        kind: int,
-        length: int,
-        ending: tuple[int, ...],
-        follows: bool,
-        most: int,
-        tenant: str | None,
-        conversation: str | None,
-        data: st.DataObject,
-    ) -> None:
+    @rule(asked=st.lists(ASKED, min_size=1, max_size=4), follows=st.lists(st.integers(0, 5), max_size=4))
+    def add(self, asked: list[Asked], follows: list[int]) -> None:
+        """Some of them go on from an answer, one of the last that ended."""
         rig = self.rig
-        prompt = document(kind, length, ending)
-        earlier = [one for one in rig.requests.values() if one.state is RequestState.ENDED and one.answer]
-        if follows and earlier:
-            before = data.draw(st.sampled_from(earlier))
-            prompt, tenant = (*before.tokens, *ending, 7), before.tenant
-        one = request(str(len(rig.requests)), prompt, most=most, tenant=tenant, conversation=conversation)
-        if one.worst_case_tokens <= rig.num_pages * rig.page_tokens:
-            rig.add(one)
+        ended = [one for one in rig.requests.values() if one.state is RequestState.ENDED and one.answer]
+        for one, back in zip_longest(asked, follows[: len(asked)], fillvalue=0):
+            assert isinstance(one, Asked)
+            prompt, tenant = document(one.kind, one.length, one.ending), one.tenant
+            if 0 < back <= len(ended):
+                before = ended[-back]
+                prompt, tenant = (*before.tokens, *one.ending, 7), before.tenant
+            added = request(
+                str(len(rig.requests)),
+                prompt,
+                most=one.most,
+                tenant=tenant,
+                conversation=one.conversation,
+                priority=one.priority,
+            )
+            if added.worst_case_tokens <= rig.num_pages * rig.page_tokens:
+                rig.add(added)
 
     @precondition(lambda self: self.rig.planner.has_work)
     @rule(data=st.data(), how=st.sampled_from(["cancel", "finish", "fail"]))
@@ -104,6 +124,13 @@ class CacheMachine(RuleBasedStateMachine):
             tokens[span.request] = (*span.draft[:agreed], data.draw(st.sampled_from([STOP, 4])))
         self.rig.finish_pass(self.plan, tokens)
         self.plan = None
+
+    @precondition(lambda self: self.plan is None)
+    @rule(passes=st.integers(1, 15), token=st.sampled_from([STOP, 4]))
+    def run_passes(self, passes: int, token: int) -> None:
+        """Most requests get somewhere."""
+        for _ in range(passes):
+            self.rig.run_pass(token)
 
     @invariant()
     def integrity(self) -> None:
