@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkle.engine import process
-from sparkle.engine.frames import LENGTH_BYTES, Frame, body_length, decode, encode
+from sparkle.engine.frames import LENGTH_BYTES, Failed, Frame, body_length, decode, encode
 from sparkle.engine.runner import Runner
 from sparkle.engine.settings import default_model
 from sparkle.text.answer_text import AnswerText
@@ -44,8 +44,8 @@ class Outcome:
     code: int
 
 
-def run_child(fault: str, frames: Sequence[Frame], *, replies: int) -> Outcome:
-    """A process with `fault`: sends it `frames`, reads that many replies at most, then closes the socket."""
+def run_child(fault: str, frames: Sequence[Frame], *, failures: int) -> Outcome:
+    """A process with `fault`: sends it `frames`, reads until so many jobs have failed, closes the socket."""
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
@@ -61,8 +61,10 @@ def run_child(fault: str, frames: Sequence[Frame], *, replies: int) -> Outcome:
     with ours, ours.makefile("rb") as stream, child:
         ours.sendall(b"".join(map(encode, frames)))
         received: list[Frame] = []
-        while len(received) < replies and len(prefix := stream.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        left = failures
+        while left and len(prefix := stream.read(LENGTH_BYTES)) == LENGTH_BYTES:
             received.append(decode(stream.read(body_length(prefix))))
+            left -= isinstance(received[-1], Failed)
         ours.shutdown(socket.SHUT_RDWR)
         output = child.communicate(timeout=60)[0]
         return Outcome(received, output, child.returncode)

@@ -34,7 +34,7 @@ def check_silence(outcome: Outcome) -> None:
 )
 def test_a_fault_of_one_job_is_a_failure_without_content(fault: str, message: str, place: str) -> None:
     first, second = submit(), submit()
-    outcome = run_child(fault, [first, second], replies=3 if fault == "prompt" else 5)
+    outcome = run_child(fault, [first, second], failures=2)
     ends = {frame.job: frame for frame in outcome.frames if isinstance(frame, Failed)}
     assert set(ends) == {first.job, second.job}
     assert {end.message for end in ends.values()} == {message}
@@ -47,7 +47,7 @@ def test_a_fault_of_one_job_is_a_failure_without_content(fault: str, message: st
 
 def test_a_fault_of_a_pass_ends_the_process_without_a_traceback() -> None:
     frames: list[Frame] = [submit()]
-    outcome = run_child("pass", frames, replies=10)
+    outcome = run_child("pass", frames, failures=1)
     assert [type(frame) for frame in outcome.frames] == [Ready]
     check_silence(outcome)
     assert "Traceback" not in outcome.output
