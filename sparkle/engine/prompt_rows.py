@@ -5,12 +5,13 @@ and each prompt that ends in the pass with its first one.
 
 1. Where nobody waits, prompts get all rows there are.
 2. Beside answers they get a chunk.
-3. A long prompt, of more than an eighth of a chunk, gets an eighth beside answers of shorter classes and
-   behind prompts that end in the pass. Where those are more than 8 it gets a sixteenth, where more than 16 a
-   thirty-second: so what they wait for it, all together, stays about the same.
-4. Shortest first, as `order.py` has it. But the overdue one that came first keeps a thirty-second of a chunk.
-   When it has waited twice its class's target it keeps half of one, and all others together get a quarter: so
-   whatever arrives it is read at half speed, and four times the target is enough for it.
+3. A long prompt, of more than an eighth of a chunk, gets an eighth a pass beside answers of shorter classes
+   and behind prompts that end in the pass; a sixteenth where those are more than 8, nothing where more than
+   16. That is saved up until it is half a chunk: a few rows deep in a prompt take as long as many.
+4. Shortest first, as `order.py` has it. But of the long ones it is the overdue one that came first which gets
+   what is saved up, and a thirty-second a pass at least.
+5. When that one has waited twice its class's target it keeps half a chunk in every pass, and all others
+   together get a quarter: whatever arrives it is read at half speed, and four times the target is enough.
 
 The time is given to it.
 """
@@ -19,61 +20,77 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sparkle.engine.order import by_unread, first_overdue
 from sparkle.engine.request import Request
-from sparkle.schemas.priority import PriorityClass, target_s
+from sparkle.schemas.priority import target_s
 
 SHORT_SHARE = 8
-"""Of a chunk: what a long prompt gets beside shorter ones, and what is long."""
-LEAST_SHARE = 32
-"""Of a chunk: less would hardly make a pass shorter, whose weights are read once more for it."""
-URGENT_SHARE = 2
-"""Of a chunk: what a prompt keeps that has waited twice its target."""
+"""Of a chunk: what a long prompt gets a pass beside shorter ones, and what is long."""
+LEAST_SHARE = 16
+"""The same beside many; beside more than so many it gets nothing."""
+OVERDUE_SHARE = 32
+"""Of a chunk: what an overdue one gets a pass at least."""
+SAVED_SHARE = 2
+"""Of a chunk: what is saved up, and what a prompt keeps that has waited twice its target."""
 BESIDE_URGENT_SHARE = 4
 """Of a chunk: what all others get then."""
 
 
-@dataclass(frozen=True, slots=True)
 class PromptRows:
     """Shares out the rows of one pass after another."""
 
-    chunk_tokens: int
-    """Rows of prompts beside answers, at least one."""
+    def __init__(self, chunk_tokens: int) -> None:
+        """`chunk_tokens`: rows of prompts beside answers, at least one."""
+        self.chunk_tokens = chunk_tokens
+        self._saved = 0
 
     def share(
         self, reading: Sequence[Request], decoding: Sequence[Request], rows: int, now_s: float
     ) -> list[tuple[Request, int]]:
         """Which prompts are read in a pass that has so many rows for them, and how much, shortest first."""
         overdue = first_overdue(reading, now_s)
-        urgent = overdue is not None and _is_urgent(overdue, now_s)
-        kept = 0 if overdue is None else min(self._kept(overdue, urgent=urgent), rows - rows // 2)
+        urgent = overdue if overdue is not None and _is_urgent(overdue, now_s) else None
+        kept = 0 if urgent is None else min(urgent.next_tokens, self._part(SAVED_SHARE), rows - rows // 2)
         answers = Counter(request.priority for request in decoding)
+        favoured = overdue if overdue is not None and self._is_long(overdue) else None
         used, ending = kept, 0
         shared: list[tuple[Request, int]] = []
         for request in sorted(reading, key=by_unread):
-            own = kept if request is overdue else 0
-            most = min(rows, self._most(request, answers, ending) or rows)
-            if urgent and request is not overdue:
+            own = kept if request is urgent else 0
+            shorter = ending + sum(count for of, count in answers.items() if of < request.priority)
+            if shorter and self._is_long(request):
+                # one gets what is saved up
+                favoured = favoured or request
+                room = max(0, self.chunk_tokens - used) if request is favoured else 0
+                most = used + (self._saved_up(shorter, room, request is overdue) if room else 0)
+            else:
+                most = self.chunk_tokens if answers or ending else rows
+            if urgent is not None and request is not urgent:
                 most = min(most, kept + self._part(BESIDE_URGENT_SHARE))
-            more = max(0, min(request.next_tokens - own, most - used))
+            more = max(0, min(request.next_tokens - own, min(most, rows) - used))
             used += more
             if own + more:
                 shared.append((request, own + more))
             ending += own + more == request.unread_tokens
         return shared
 
-    def _most(self, request: Request, answers: Counter[PriorityClass], ending: int) -> int | None:
-        """Rows of prompts in a pass that reads this one, behind `ending` that end in it; None is any."""
-        shorter = ending + sum(count for of, count in answers.items() if of < request.priority)
-        if shorter and request.unread_tokens > self._part(SHORT_SHARE):
-            waiting = 1 << (shorter - 1).bit_length()
-            return self._part(min(max(waiting, SHORT_SHARE), LEAST_SHARE))
-        return self.chunk_tokens if answers or ending else None
+    def _saved_up(self, shorter: int, room: int, is_overdue: bool) -> int:
+        """Rows for a long prompt beside so many shorter ones, at most `room`, or none yet."""
+        waiting = 1 << (shorter - 1).bit_length()
+        if waiting <= LEAST_SHARE:
+            self._saved += self._part(max(waiting, SHORT_SHARE))
+        elif is_overdue:
+            self._saved += self._part(OVERDUE_SHARE)
+        self._saved = min(self._saved, self.chunk_tokens)
+        if min(self._saved, room) < self._part(SAVED_SHARE):
+            return 0
+        granted = min(self._saved, room)
+        self._saved -= granted
+        return granted
 
-    def _kept(self, overdue: Request, *, urgent: bool) -> int:
-        return min(overdue.next_tokens, self._part(URGENT_SHARE if urgent else LEAST_SHARE))
+    def _is_long(self, request: Request) -> bool:
+        return request.unread_tokens > self._part(SHORT_SHARE)
 
     def _part(self, share: int) -> int:
         return max(1, self.chunk_tokens // share)

@@ -116,7 +116,7 @@ class EngineSettings:
     """Rows of one pass that read prompts beside answers being written, whose next tokens wait for them.
 
     256 on the CPU; 4,096 on a GPU, where they take 0.2 s, and more the further into a prompt they are. Beside
-    answers of shorter classes a long prompt gets an eighth of it, and less where those are many.
+    answers of shorter classes a long prompt gets an eighth of it on average, and less where those are many.
     """
 
     page_tokens: int | None = None

@@ -65,8 +65,8 @@ def test_beside_answers_a_prompt_slows_them_and_alone_it_stops_them() -> None:
 def test_the_scheduler_lets_a_short_job_pass_a_long_prompt() -> None:
     trace = [arrival(0.0, 3000, 1, most=300), arrival(5.0, 4, 1)]
     long, short = replay(trace, scheduler, second_a_row)
-    # in the next pass: 10 s, and 10 s with its rows
-    assert short.waited_s == 15.0
+    # in the next pass: 5 s until its end, and five of the other one's rows with its own
+    assert short.waited_s == 14.0
     assert long.waited_s == 3004.0
     _, late = replay(trace, first_come(Reading.BESIDE), second_a_row)
     assert late.waited_s == 2999.0

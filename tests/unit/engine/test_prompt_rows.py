@@ -16,7 +16,7 @@ from sparkle.schemas.priority import PriorityClass, target_s
 
 P0, P1, P2, P3, P4 = PriorityClass
 ROWS = 8448
-PROMPT_ROWS = PromptRows(4096)
+CHUNK = 4096
 
 
 def request(
@@ -45,9 +45,16 @@ def answers(*classes: PriorityClass) -> list[Request]:
 
 
 def share(
-    reading: list[Request], decoding: list[Request] | None = None, *, rows: int = ROWS, now_s: float = 0.0
+    reading: list[Request],
+    decoding: list[Request] | None = None,
+    *,
+    rows: int = ROWS,
+    now_s: float = 0.0,
+    of: PromptRows | None = None,
 ) -> dict[str, int]:
-    return {one.id: own for one, own in PROMPT_ROWS.share(reading, decoding or [], rows, now_s)}
+    """By one that has saved nothing, or by `of`."""
+    shared = (of or PromptRows(CHUNK)).share(reading, decoding or [], rows, now_s)
+    return {one.id: own for one, own in shared}
 
 
 def draw(plan: PassPlan) -> PassResult:
@@ -65,19 +72,34 @@ def test_beside_answers_of_its_own_class_or_longer_it_gets_a_chunk() -> None:
     assert share([request("a", 33_000)], answers(P2), rows=900) == {"a": 900}
 
 
-@pytest.mark.parametrize(("count", "rows"), [(1, 512), (8, 512), (9, 256), (16, 256), (17, 128), (60, 128)])
-def test_beside_shorter_answers_it_gets_an_eighth_and_less_the_more_they_are(count: int, rows: int) -> None:
-    assert share([request("a", 33_000)], answers(*[P0] * count, P2, P3)) == {"a": rows}
+@pytest.mark.parametrize(("count", "passes"), [(1, 4), (8, 4), (9, 8), (16, 8)])
+def test_beside_shorter_answers_it_gets_half_a_chunk_seldom_and_more_seldom_the_more_they_are(
+    count: int, passes: int
+) -> None:
+    of, beside = PromptRows(CHUNK), answers(*[P0] * count, P2, P3)
+    for _ in range(3):
+        found = [share([request("a", 33_000)], beside, of=of) for _ in range(passes)]
+        assert found == [*[{}] * (passes - 1), {"a": 2048}]
 
 
-def test_a_question_is_read_whole_whatever_its_class_and_a_document_fills_up_what_is_left_of_its_part() -> (
-    None
-):
+def test_beside_more_than_sixteen_shorter_ones_only_an_overdue_one_gets_any() -> None:
+    of, beside = PromptRows(CHUNK), answers(*[P0] * 17)
+    long, longer = request("long", 33_000, arrival=1), request("longer", 70_000, arrival=2)
+    assert all(share([long, longer], beside, of=of) == {} for _ in range(100))
+    longer.arrived_s = -16.0
+    found = [share([long, longer], beside, of=of) for _ in range(16)]
+    assert found == [*[{}] * 15, {"longer": 2048}]
+
+
+def test_a_question_is_read_at_once_whatever_its_class_and_a_document_beside_it_saves_up() -> None:
+    of = PromptRows(CHUNK)
     question, document = request("question", 300, P4), request("document", 33_000)
-    assert share([document, question]) == {"question": 300, "document": 212}
-    assert share([document, question], answers(P0, P0)) == {"question": 300, "document": 212}
-    # nine wait then
-    assert share([document, question], answers(*[P0] * 8)) == {"question": 300}
+    assert share([document, question], of=of) == {"question": 300}
+    assert share([document, question], answers(P0, P0), of=of) == {"question": 300}
+    # beside nine it is a sixteenth
+    assert share([document, question], answers(*[P0] * 8), of=of) == {"question": 300}
+    assert share([document, question], answers(P0), of=of) == {"question": 300}
+    assert share([document, question], answers(P0), of=of) == {"question": 300, "document": 2304}
 
 
 def test_questions_together_get_a_chunk_beside_answers() -> None:
@@ -93,16 +115,16 @@ def test_a_prompts_last_rows_are_read_and_no_other_document_in_their_pass() -> N
     assert share([second, first]) == {"first": 3000}
 
 
-def test_an_overdue_prompt_keeps_a_little_and_an_urgent_one_half_a_chunk() -> None:
+def test_an_urgent_prompt_keeps_half_a_chunk_and_others_together_get_a_quarter() -> None:
     long, short = (
         request("long", 60_000, P2, arrival=1),
         request("short", 30_000, P2, arrival=2, arrived_s=32.0),
     )
-    assert share([long, short], now_s=15.9) == {"short": 8448}
-    assert share([long, short], now_s=16.0) == {"short": 8320, "long": 128}
-    assert share([long, short], answers(*[P0] * 20), now_s=31.9) == {"long": 128}
-    assert share([long, short], answers(*[P0] * 20), now_s=32.0) == {"long": 2048}
+    assert share([long, short], now_s=31.9) == {"short": 8448}
     assert share([long, short], now_s=32.0) == {"short": 1024, "long": 7424}
+    assert share([long, short], answers(P2), now_s=32.0) == {"short": 1024, "long": 3072}
+    assert share([long, short], answers(*[P0] * 20), now_s=31.9) == {}
+    assert share([long, short], answers(*[P0] * 20), now_s=32.0) == {"long": 2048}
     questions = [request(str(number), 500, P0, arrival=number, arrived_s=31.5) for number in range(3, 9)]
     beside = share([long, *questions], answers(*[P0] * 20), now_s=32.0)
     assert beside == {"3": 500, "4": 500, "5": 24, "long": 2048}
@@ -128,7 +150,7 @@ prompts = st.lists(
     st.integers(1, 99),
     st.floats(0.0, 600.0),
 )
-def test_what_is_shared_out_is_there_and_somebody_gets_it(
+def test_what_is_shared_out_is_there_and_in_the_end_somebody_gets_it(
     given_prompts: list[tuple[int, int, PriorityClass, float]],
     classes: list[PriorityClass],
     rows: int,
@@ -139,20 +161,28 @@ def test_what_is_shared_out_is_there_and_somebody_gets_it(
     for arrival, (tokens, computed, priority, arrived_s) in enumerate(given_prompts):
         reading.append(request(str(arrival), tokens, priority, arrival=arrival, arrived_s=arrived_s))
         reading[-1].computed = min(computed, tokens - 1)
-    shared = PromptRows(chunk_tokens).share(reading, answers(*classes), rows, now_s)
-    assert len({one.id for one, _ in shared}) == len(shared)
-    assert all(0 < own <= one.unread_tokens for one, own in shared)
-    total = sum(own for _, own in shared)
-    assert total <= rows
-    assert bool(total) == bool(rows and reading)
-    if classes:
-        # nobody's next token waits for more than this
-        assert total <= chunk_tokens
-    overdue = [one for one in reading if now_s >= one.arrived_s + target_s(one.priority)]
-    if overdue and rows:
-        assert dict(shared)[overdue[0]] >= min(
-            overdue[0].unread_tokens, max(1, chunk_tokens // 32), (rows + 1) // 2
-        )
+    prompt_rows, decoding = PromptRows(chunk_tokens), answers(*classes)
+    total = 0
+    # what is saved up is half a chunk, of sixteenths at least
+    for _ in range(1 + chunk_tokens):
+        shared = prompt_rows.share(reading, decoding, rows, now_s)
+        assert len({one.id for one, _ in shared}) == len(shared)
+        assert all(0 < own <= one.unread_tokens for one, own in shared)
+        total += (used := sum(own for _, own in shared))
+        assert used <= rows
+        assert used or classes or not (rows and reading), "a pass without rows"
+        if classes:
+            # nobody's next token waits for more than this
+            assert used <= max(2, chunk_tokens)
+    longest = max((one.priority for one in reading), default=P0)
+    shorter = sum(of < longest for of in classes)
+    if rows and reading and shorter <= 16:
+        assert total
+    urgent = [one for one in reading if now_s >= one.arrived_s + target_s(one.priority)][:1]
+    if urgent and rows and now_s >= urgent[0].arrived_s + 2 * target_s(urgent[0].priority):
+        shared = prompt_rows.share(reading, decoding, rows, now_s)
+        half = min(urgent[0].unread_tokens, max(1, chunk_tokens // 2), (rows + 1) // 2)
+        assert dict(shared)[urgent[0]] >= half
 
 
 arriving = st.lists(
@@ -177,9 +207,7 @@ def test_no_prompt_waits_more_than_four_times_its_target_whatever_arrives(
     target: PriorityClass, share_of_target: float, hostile: list[list[tuple[int, int, PriorityClass]]]
 ) -> None:
     """As long as its class allows; passes take about what they take on an H200, one token an answer."""
-    planner = Scheduler(
-        num_slots=64, num_pages=10**6, page_tokens=64, pass_tokens=ROWS, chunk_tokens=PROMPT_ROWS.chunk_tokens
-    )
+    planner = Scheduler(num_slots=64, num_pages=10**6, page_tokens=64, pass_tokens=ROWS, chunk_tokens=CHUNK)
     victim = request("victim", max(1, int(16_000 * target_s(target) * share_of_target)), target)
     planner.add(victim)
     now_s, count = 0.0, 0
@@ -214,7 +242,7 @@ def test_a_question_is_read_in_the_very_next_pass_beside_a_document(
         num_pages=20_000,
         page_tokens=64,
         pass_tokens=ROWS,
-        chunk_tokens=PROMPT_ROWS.chunk_tokens,
+        chunk_tokens=CHUNK,
     )
     for number in range(decoding):
         planner.add(request(f"running {number}", 4, P0, max_answer_tokens=10_000))
