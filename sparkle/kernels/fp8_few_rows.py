@@ -40,7 +40,6 @@ def fp8_few_rows(
             STAGES=settings.stages,
             ROW_STAGES=settings.row_stages,
             SLOTS=power_of_two(-(-groups // split)),
-            EARLY=settings.early_groups,
             PDL=pdl,
             num_warps=settings.warps,
             launch_pdl=pdl,
@@ -64,7 +63,6 @@ def fp8_few_rows_kernel(
     STAGES: constexpr,
     ROW_STAGES: constexpr,
     SLOTS: constexpr,
-    EARLY: constexpr,
     PDL: constexpr,
 ) -> None:
     mma: constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BM, 32])
@@ -72,7 +70,7 @@ def fp8_few_rows_kernel(
     run = (i_n, 128, i_split * GROUPS // SPLIT, (i_split + 1) * GROUPS // SPLIT)
     sums = tile_products(
         w_tiles, x_tiles, p_xs, p_ws, run, i_m, rows, columns,
-        GROUPS, TILES, BM, STAGES, ROW_STAGES, SLOTS, EARLY, PDL,
+        GROUPS, TILES, BM, STAGES, ROW_STAGES, SLOTS, PDL,
     )  # fmt: skip
     o_m = i_m + gl.arange(0, BM, gl.SliceLayout(0, mma))[None, :]
     for i_tile in gl.static_range(TILES):
@@ -80,5 +78,5 @@ def fp8_few_rows_kernel(
         p_y = p_out + (i_split * rows + o_m) * columns + o_n
         gl.store(p_y, sums[i_tile].to(p_out.dtype.element_ty), mask=(o_n < columns) & (o_m < rows))
     if PDL:
-        # at the end, or shortly before: waiting programs would take the place of working ones
+        # at the end: waiting programs that start early would take the place of working ones
         tl.extra.cuda.gdc_launch_dependents()

@@ -56,7 +56,6 @@ def gate_up_few_rows(x: Fp8Rows, w: Fp8Blocks, *, pdl: bool) -> Fp8Rows:
             STAGES=settings.stages,
             ROW_STAGES=settings.row_stages,
             SLOTS=power_of_two(groups),
-            EARLY=settings.early_groups,
             PDL=pdl,
             num_warps=settings.warps,
             launch_pdl=pdl,
@@ -79,7 +78,6 @@ def gate_up_kernel(
     STAGES: constexpr,
     ROW_STAGES: constexpr,
     SLOTS: constexpr,
-    EARLY: constexpr,
     PDL: constexpr,
 ) -> None:
     mma: constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BM, 32])
@@ -88,10 +86,10 @@ def gate_up_kernel(
     run = (i_n, columns, 0, GROUPS)
     b_gate, b_up = tile_products(
         w_tiles, x_tiles, p_xs, p_ws, run, i_m, rows, 2 * columns,
-        GROUPS, 2, BM, STAGES, ROW_STAGES, SLOTS, EARLY, PDL,
+        GROUPS, 2, BM, STAGES, ROW_STAGES, SLOTS, PDL,
     )  # fmt: skip
     if PDL:
-        # at the end, or shortly before: waiting programs would take the place of working ones
+        # at the end: waiting programs that start early would take the place of working ones
         tl.extra.cuda.gdc_launch_dependents()
     # many rows go through memory in bfloat16: a row is the same beside few and many, but for the products
     b_gate = b_gate.to(gl.bfloat16).to(gl.float32)

@@ -54,16 +54,12 @@ class RingSettings:
     row_stages: int
     """Groups of 128 columns of the activation there."""
     warps: int
-    early_groups: int
-    """Groups of K that a program has left when the next kernel may start; 0: it may at the end."""
 
     def __post_init__(self) -> None:
-        least = min(self.split, self.tiles, self.stages, self.row_stages)
-        if least < 1 or self.warps not in (4, 8) or self.early_groups < 0:
+        if min(self.split, self.tiles, self.stages, self.row_stages) < 1 or self.warps not in (4, 8):
             raise ValueError(
                 f"split {self.split}, tiles {self.tiles}, stages {self.stages} and row_stages "
-                f"{self.row_stages} must be at least 1, warps {self.warps} 4 or 8, early_groups "
-                f"{self.early_groups} at least 0"
+                f"{self.row_stages} must be at least 1, warps {self.warps} 4 or 8"
             )
 
 
@@ -75,18 +71,15 @@ class _Tile:
     fetch: int
 
 
-RINGS = {
-    (1, 16): (5, 5, 4, 3),
-    (1, 32): (5, 5, 4, 3),
-    (1, 64): (4, 4, 4, 0),
-    (2, 16): (4, 2, 4, 0),
-    (2, 32): (4, 2, 4, 0),
-    (2, 64): (4, 3, 8, 0),
+# by (tiles, rows) of a program: (stages, row stages, warps), so that two programs fit a multiprocessor
+_RING_STAGES = {
+    (1, 16): (5, 5, 4),
+    (1, 32): (5, 5, 4),
+    (1, 64): (4, 4, 4),
+    (2, 16): (4, 2, 4),
+    (2, 32): (4, 2, 4),
+    (2, 64): (4, 3, 8),
 }
-"""By tiles and rows of a program: stages, row stages, warps and early groups of RingSettings.
-
-Two programs fit a multiprocessor. Early starts pay where an op on rows comes next, and not with 64 rows.
-"""
 
 # [N, K] of Qwen3.8-27B: (split, tiles), so that about 132 programs have equal work; figures in bench/LOG.md
 _RING = {
@@ -118,7 +111,7 @@ def ring_settings(columns: int, depth: int, *, rows: int) -> RingSettings | None
 
 def ring_of(split: int, tiles: int, *, rows: int) -> RingSettings:
     """The settings of programs that divide K by `split` and have one tile or two."""
-    return RingSettings(split, tiles, *RINGS[tiles, block_rows(rows)])
+    return RingSettings(split, tiles, *_RING_STAGES[tiles, block_rows(rows)])
 
 
 def linear_settings(columns: int, depth: int, *, rows: int) -> LinearSettings:

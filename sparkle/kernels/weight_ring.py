@@ -54,12 +54,10 @@ def tile_products(
     STAGES: constexpr,
     ROW_STAGES: constexpr,
     SLOTS: constexpr,
-    EARLY: constexpr,
     PDL: constexpr,
 ) -> Block:
     """TILES products float32 [128, BM] of a run with the rows i_m on; SLOTS: a power of two for its groups.
 
-    EARLY: with so many groups left the next kernel may start, where it is not 0.
     w_tiles e4m3 [columns, GROUPS * 128] in tiles of 128 rows, x_tiles e4m3 [rows, GROUPS * 128] of BM;
     p_xs float32 [GROUPS, rows], p_ws float32 [ceil(columns / 128), GROUPS].
     """
@@ -92,8 +90,6 @@ def tile_products(
             b_xs = s_xs.index(group - start).load(by_row)
             longer = longer + (sums[i_tile] + b_unit * (b_ws * b_xs)[None, :],)  # noqa: RUF005
         sums = longer
-        if PDL and EARLY > 0:
-            start_next_kernel(group + EARLY == stop)
         ask_for_rows(x_tiles, i_m, ring, row_stage, group + ROW_STAGES, run, BM)
         row_stage, row_phase = turn(row_stage, row_phase, ROW_STAGES)
     return sums
@@ -167,19 +163,6 @@ def unit_product(ring: Block, stage: Block, phase: Block, row_stage: Block, BM: 
     b_unit = hopper.warpgroup_mma_wait(0, deps=[b_unit])
     gl.thread_barrier()
     return b_unit
-
-
-@gluon_jit()
-def start_next_kernel(now: Block) -> None:
-    """Lets it start where `now` is true; a branch would cost the loop around it registers."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p griddepcontrol.launch_dependents; mov.u32 $0, 0; }",
-        "=r,r",
-        [now.to(tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @gluon_jit()

@@ -63,7 +63,6 @@ def test_kernel_compiles_to_tensor_core_code(width: int) -> None:
             "STAGES": settings.stages,
             "ROW_STAGES": settings.row_stages,
             "SLOTS": power_of_two(40),
-            "EARLY": settings.early_groups,
             "PDL": True,
         },
         warps=settings.warps,

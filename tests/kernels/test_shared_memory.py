@@ -1,4 +1,4 @@
-"""Kernels lie side by side because all ask for the same division of a multiprocessor's memory."""
+"""Kernels that should lie side by side ask for the same division of a multiprocessor's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparkle.kernels import shared_memory
+from sparkle.kernels import gdn_inputs, gdn_step_kernel, gdn_window, narrow_linear, shared_memory
 from sparkle.kernels.jit import Pointer, jit, knobs, tl
 
 
@@ -45,7 +45,14 @@ def load(monkeypatch: pytest.MonkeyPatch, hook: Any, driver: Driver) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", open_library)
     hook(1, 2**40 + 7, "gdn_step_kernel", {}, "")
-    hook(1, 2**40 + 8, "add_rms_norm_kernel", {}, "")
+    hook(1, 2**40 + 8, "some_kernel", {}, "")
+
+
+def test_the_names_are_those_of_kernels() -> None:
+    modules = (narrow_linear, gdn_inputs, gdn_window, gdn_step_kernel)
+    assert len(shared_memory.SIDE_BY_SIDE) == len(modules)
+    for name, module in zip(shared_memory.SIDE_BY_SIDE, modules, strict=True):
+        assert getattr(module, name).fn.__name__ == name
 
 
 def test_a_kernel_asks_once_for_all(monkeypatch: pytest.MonkeyPatch, hook: Any) -> None:
@@ -53,7 +60,7 @@ def test_a_kernel_asks_once_for_all(monkeypatch: pytest.MonkeyPatch, hook: Any) 
     shared_memory.divide_memory_alike()
     driver = Driver(0)
     load(monkeypatch, hook, driver)
-    assert driver.asked == [(2**40 + 7, 9, 100), (2**40 + 8, 9, 100)]
+    assert driver.asked == [(2**40 + 7, 9, 100)]
 
 
 def test_a_refusal_names_the_kernel(monkeypatch: pytest.MonkeyPatch, hook: Any) -> None:
@@ -65,7 +72,8 @@ def test_a_refusal_names_the_kernel(monkeypatch: pytest.MonkeyPatch, hook: Any) 
 
 
 @pytest.mark.gpu
-def test_the_driver_knows_on_the_gpu(gpu: torch.device) -> None:
+def test_the_driver_knows_on_the_gpu(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SIDE_BY_SIDE", ("store_one_kernel",))
     out = torch.zeros(1, device=gpu)
     compiled: Any = store_one_kernel[1,](out)
     share = ctypes.c_int()
