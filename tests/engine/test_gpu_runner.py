@@ -31,7 +31,12 @@ def config() -> ModelConfig:
 
 def sizes(*, slots: int = 4, pass_tokens: int = 40, page_tokens: int = 8, kv_tokens: int = 1024) -> Sizes:
     settings = EngineSettings(
-        slots=slots, pass_tokens=pass_tokens, page_tokens=page_tokens, kv_tokens=kv_tokens
+        slots=slots,
+        pass_tokens=pass_tokens,
+        # none of the prompts is long, so that they are read beside each other
+        chunk_tokens=1000,
+        page_tokens=page_tokens,
+        kv_tokens=kv_tokens,
     )
     return settings.sizes(Device.CPU)
 
