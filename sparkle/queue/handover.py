@@ -98,18 +98,23 @@ class Offers:
             # a queue that was away meanwhile may be another one, where the message is no longer this job's
             if not answer.reply or lease.is_doubtful or not self._connection.is_up:
                 return Way.BUSY
-            await self._give(lease.delivery, answer.reply)
+            try:
+                await self._give(lease.delivery, answer.reply)
+            except MessageTooLarge:
+                # with its new headers; the home keeps no slot for it
+                await self._connection.publish(answer.reply, b"")
+                return Way.BUSY
         except TopologyMissing:
             return Way.GONE
-        except (QueueError, MessageTooLarge):
+        except QueueError:
             return Way.BUSY
         return Way.HANDED_OVER
 
     async def _give(self, delivery: Delivery, inbox: str) -> None:
-        # what the server and we asked of the publisher is settled; the rest, as the trace, goes along
-        settled = (subjects.HOME_HEADER, *(name for name in delivery.headers if name.startswith("Nats-")))
-        headers = {name: value for name, value in delivery.headers.items() if name not in settled}
-        headers |= {subjects.SUBJECT_HEADER: delivery.subject, subjects.ACK_HEADER: delivery.ack_subject}
+        # a producer wrote the job's own: some cannot be sent again, others would pass for the server's word
+        headers = {subjects.SUBJECT_HEADER: delivery.subject, subjects.ACK_HEADER: delivery.ack_subject}
+        if subjects.TRACE_HEADER in delivery.headers:
+            headers[subjects.TRACE_HEADER] = delivery.headers[subjects.TRACE_HEADER]
         await self._connection.publish(inbox, delivery.payload, headers=headers)
 
     def _left_s(self, stored_s: float) -> float:
@@ -193,13 +198,13 @@ class OfferDesk:
             log.warning("offer_not_taken", extra={"job": offer.job, "error": type(error).__name__})
 
     async def _fetch(self, puller: str) -> Delivery | None:
-        """Say yes; the delivery that is the answer, or None when its lease is one of a queue that is gone.
+        """Say yes; the delivery that is the answer, or None for none, or for one of a queue that is gone.
 
         Raises what `Connection.request` raises, and InvalidMessage.
         """
         generation = self._connection.generation
         envelope = await self._connection.request(puller, timeout_s=self._settings.delivery_s)
-        if self._connection.generation != generation:
+        if self._connection.generation != generation or not (envelope.headers or envelope.payload):
             return None
         subject = envelope.headers.get(subjects.SUBJECT_HEADER, "")
         ack_subject = envelope.headers.get(subjects.ACK_HEADER, "")

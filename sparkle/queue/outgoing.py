@@ -67,7 +67,7 @@ class JobPublisher:
             "Nats-Expected-Stream": subjects.JOBS_STREAM,
         }
         if job.traceparent is not None:
-            headers["traceparent"] = job.traceparent
+            headers[subjects.TRACE_HEADER] = job.traceparent
         if home is not None:
             headers[subjects.HOME_HEADER] = home
         address = JobAddress(job.region, priority, job.tenant, job.id)

@@ -29,6 +29,9 @@ CONTROL_STREAM = "CONTROL"
 HOME_HEADER = "Sparkle-Home"
 """On a job: the worker that answered the conversation's last one, and may hold its state."""
 
+TRACE_HEADER = "traceparent"
+"""On a job: the W3C trace context of its producer's caller."""
+
 SUBJECT_HEADER = "Sparkle-Subject"
 """On a job that one worker hands to another: the subject that it was pulled from."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import pytest_asyncio
@@ -92,10 +92,12 @@ async def pull(connection: Connection) -> AsyncGenerator[Pull]:
     puller = Puller(connection, REGION, lambda: 100, deliveries.put)
     pulling = asyncio.create_task(puller.run())
 
-    async def one(named: str | None = HOME) -> Lease:
+    async def one(named: str | None = HOME, further: Mapping[str, str] | None = None) -> Lease:
+        """`further`: headers that only another client than ours would send."""
         job = Job(prompt=CANARY, tenant="acme", region=REGION, traceparent=TRACE)
         await JobPublisher(connection).publish(job, PriorityClass.P0, publication=1, home=named)
-        return Lease(connection, await deliveries.get())
+        delivery = await deliveries.get()
+        return Lease(connection, replace(delivery, headers={**delivery.headers, **(further or {})}))
 
     yield one
     pulling.cancel()
@@ -281,7 +283,8 @@ async def test_another_regions_worker_of_the_same_name_is_not_asked(
 async def test_what_no_longer_fits_with_its_new_headers_stays(
     connection: Connection, home: Home, eventually: Eventually
 ) -> None:
-    await home.answer(HandoverSettings(delivery_s=0.1))
+    # the home is told: PATIENT would keep its slot for half a minute
+    await home.answer()
     address = subjects.JobAddress(REGION, PriorityClass.P0, "acme", new_job_id())
     delivery = Delivery(
         subject=address.subject,
@@ -295,6 +298,39 @@ async def test_what_no_longer_fits_with_its_new_headers_stays(
     assert await offers(connection).offer(Lease(connection, delivery)) is Way.BUSY
     await eventually(lambda: home.slots.free == 1)
     assert home.delivered == []
+
+
+HOSTILE = {
+    "(not a name)": b"1",
+    "with@sign": b"1",
+    "control\x01": b"1",
+    "Status": b"503",
+    "Nats-Expected-Stream": b"JOBS",
+    "sparkle-ack": b"$JS.ACK.JOBS.other",
+    subjects.ACK_HEADER: b"$JS.ACK.JOBS.local-p0.1.1.1.1.0",
+    subjects.SUBJECT_HEADER: b"jobs.local.p0.victim.x",
+    "latin": b"\xff\xfe",
+    "long": b"x" * 10_000,
+}
+
+
+@pytest.mark.parametrize("header", HOSTILE)
+async def test_no_header_of_a_producer_keeps_its_job_from_being_handed_over(
+    connection: Connection, home: Home, pull: Pull, eventually: Eventually, header: str
+) -> None:
+    await home.answer()
+    lease = await pull(further={header: HOSTILE[header].decode(errors="replace")})
+    assert await offers(connection).offer(lease) is Way.HANDED_OVER
+    await eventually(lambda: home.delivered)
+    (delivery,) = home.delivered
+    ours = lease.delivery
+    assert (delivery.subject, delivery.ack_subject) == (ours.subject, ours.ack_subject)
+    assert dict(delivery.headers) == {
+        subjects.SUBJECT_HEADER: ours.subject,
+        subjects.ACK_HEADER: ours.ack_subject,
+        subjects.TRACE_HEADER: TRACE,
+    }
+    assert delivery.payload == ours.payload
 
 
 async def test_a_lease_from_before_a_lost_connection_is_not_handed_on(
