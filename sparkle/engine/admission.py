@@ -67,8 +67,10 @@ class Admission:
     def _make_way(self, request: Request, earlier: list[Request], now_s: float) -> bool:
         """Whether one that waits was given slot and pages of others, who run since an earlier pass."""
         # what else is free may be kept for one that is overdue
-        needed = self._holdings.pages.pages_for(request.worst_case_tokens)
-        leaving = giving_way(earlier, request, needed, now_s)
+        pages = self._holdings.pages
+        leaving = giving_way(
+            earlier, request, pages.pages_for(request.worst_case_tokens), pages.holders, now_s
+        )
         for one in leaving:
             earlier.remove(one)
             self.running.remove(one)

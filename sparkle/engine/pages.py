@@ -35,6 +35,10 @@ class PagePool:
         """How many of these a request holds."""
         return sum(page in self._held for page in pages)
 
+    def holders(self, page: int) -> int:
+        """How many requests hold this one."""
+        return self._held[page]
+
     @property
     def free(self) -> frozenset[int]:
         """The free pages, for checks."""

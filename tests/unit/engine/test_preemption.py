@@ -19,7 +19,8 @@ def running(
     name: str, priority: PriorityClass, *, arrival: int, written: int = 1, most: int = 100, pages: int = 3
 ) -> Request:
     made = request(name, (7, 7), most=most, priority=priority)
-    made.arrival, made.answer, made.pages = arrival, [5] * written, tuple(range(pages))
+    made.arrival, made.answer = arrival, [5] * written
+    made.pages = tuple(range(100 * arrival, 100 * arrival + pages))
     made.move_to(RequestState.READING)
     made.move_to(RequestState.DECODING)
     return made
@@ -27,6 +28,11 @@ def running(
 
 def waits(priority: PriorityClass = P0, *, arrived_s: float = 0.0) -> Request:
     return request("waits", (7,), priority=priority, arrived_s=arrived_s)
+
+
+def alone(_page: int) -> int:
+    """Nobody shares a page."""
+    return 1
 
 
 def names(of: list[Request]) -> list[str]:
@@ -40,12 +46,12 @@ def test_the_longest_class_gives_way_first_and_of_it_who_came_last() -> None:
         running("p4, last", P4, arrival=5),
         running("p3", P3, arrival=7),
     ]
-    assert names(giving_way(some, waits(), 1, 1.0)) == ["p4, last"]
-    assert names(giving_way(some, waits(), 3, 1.0)) == ["p4, last"]
-    assert names(giving_way(some, waits(), 4, 1.0)) == ["p4, last", "p4, first"]
-    assert names(giving_way(some, waits(), 12, 1.0)) == ["p4, last", "p4, first", "p3", "p2"]
+    assert names(giving_way(some, waits(), 1, alone, 1.0)) == ["p4, last"]
+    assert names(giving_way(some, waits(), 3, alone, 1.0)) == ["p4, last"]
+    assert names(giving_way(some, waits(), 4, alone, 1.0)) == ["p4, last", "p4, first"]
+    assert names(giving_way(some, waits(), 12, alone, 1.0)) == ["p4, last", "p4, first", "p3", "p2"]
     # all of them are not enough: nobody does in vain
-    assert giving_way(some, waits(), 13, 1.0) == []
+    assert giving_way(some, waits(), 13, alone, 1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -53,23 +59,23 @@ def test_the_longest_class_gives_way_first_and_of_it_who_came_last() -> None:
 )
 def test_never_to_its_own_class_or_a_longer_one(to: PriorityClass, count: int) -> None:
     some = [running(str(number), of, arrival=number) for number, of in enumerate([P2, P3, P3, P4])]
-    assert len(giving_way(some, waits(to), 3 * count or 1, 100.0)) == count
+    assert len(giving_way(some, waits(to), 3 * count or 1, alone, 100.0)) == count
 
 
 def test_only_to_one_that_has_waited_a_quarter_of_its_target() -> None:
     some = [running("a", P4, arrival=1)]
-    assert giving_way(some, waits(P1, arrived_s=10.0), 1, 10.9) == []
-    assert names(giving_way(some, waits(P1, arrived_s=10.0), 1, 11.0)) == ["a"]
+    assert giving_way(some, waits(P1, arrived_s=10.0), 1, alone, 10.9) == []
+    assert names(giving_way(some, waits(P1, arrived_s=10.0), 1, alone, 11.0)) == ["a"]
 
 
 def test_not_who_is_nearly_done_or_has_given_way_twice() -> None:
     nearly = running("nearly", P4, arrival=1, written=36)
     often = running("often", P4, arrival=2)
     often.preemptions = MOST_PREEMPTIONS
-    assert giving_way([nearly, often], waits(), 1, 1.0) == []
+    assert giving_way([nearly, often], waits(), 1, alone, 1.0) == []
     nearly.answer.pop()
     often.preemptions -= 1
-    assert names(giving_way([nearly, often], waits(), 6, 1.0)) == ["often", "nearly"]
+    assert names(giving_way([nearly, often], waits(), 6, alone, 1.0)) == ["often", "nearly"]
 
 
 def test_not_the_overdue_one_that_is_read() -> None:
@@ -77,9 +83,9 @@ def test_not_the_overdue_one_that_is_read() -> None:
     for arrival, one in enumerate((overdue, also)):
         one.arrival, one.pages = arrival, (arrival,)
         one.move_to(RequestState.READING)
-    assert names(giving_way([overdue, also], waits(arrived_s=14.0), 2, 15.9)) == ["also", "overdue"]
-    assert giving_way([overdue, also], waits(arrived_s=14.0), 2, 16.0) == []
-    assert names(giving_way([overdue, also], waits(arrived_s=14.0), 1, 16.0)) == ["also"]
+    assert names(giving_way([overdue, also], waits(arrived_s=14.0), 2, alone, 15.9)) == ["also", "overdue"]
+    assert giving_way([overdue, also], waits(arrived_s=14.0), 2, alone, 16.0) == []
+    assert names(giving_way([overdue, also], waits(arrived_s=14.0), 1, alone, 16.0)) == ["also"]
 
 
 def full(*, cached_slots: int = 2, cache_s: float = CACHE_S, num_pages: int = 200) -> tuple[Rig, Request]:
@@ -134,6 +140,22 @@ def test_for_pages_as_many_give_way_as_are_needed_and_none_in_vain() -> None:
     assert (big.state, first.preemptions, second.preemptions) == (RequestState.READING, 0, 1)
     rig.planner.cancel("huge")
     rig.run(token=STOP)
+
+
+@pytest.mark.parametrize(("most", "leave"), [(110, 1), (114, 2), (258, 2), (262, 0)])
+def test_nobody_gives_way_for_pages_that_others_hold_as_well(most: int, leave: int) -> None:
+    rig = Rig(num_slots=4, num_pages=66)
+    # 37 pages each, of which the second one goes on from nine of the first
+    first = rig.add(request("first", LONG, most=100, priority=P3))
+    rig.run_pass()
+    rig.run_pass()
+    second = rig.add(request("second", LONG, most=100, priority=P3))
+    rig.run_pass()
+    assert len({*first.pages, *second.pages}) == 65
+    short = rig.add(request("short", (7, 8), most=most, priority=P0, arrived_s=-1.0))
+    rig.run_pass()
+    assert first.preemptions + second.preemptions == leave
+    assert short.state is (RequestState.DECODING if leave else RequestState.WAITING)
 
 
 def test_one_that_gave_way_is_next_before_others_of_its_class_and_gives_way_no_more_than_twice() -> None:
@@ -195,7 +217,11 @@ def test_every_answer_is_written_once_whoever_gives_way(
             one = request(str(len(rig.requests)), prompt, most=most, priority=priority, arrived_s=rig.now_s)
             if one.worst_case_tokens <= num_pages * page_tokens:
                 rig.add(one)
+        given_way = rig.planner.preempted
+        waiting = {one for one in rig.requests.values() if one.state is RequestState.WAITING}
         plan = rig.schedule(dict.fromkeys(rig.requests, (5,) * width))
+        # nobody does in vain
+        assert rig.planner.preempted == given_way or any(one.slot is not None for one in waiting)
         drawn = {span.request: (5,) * (1 + min(right, len(span.draft))) for span in plan.spans}
         rig.finish_pass(plan, drawn)
         rig.now_s += 0.3
