@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from sparkle.config import require_tables
 from sparkle.errors import CheckpointError, ConfigError, ContractError, QueueError, SparkleError
 from sparkle.model.commands.checkpoint import checkpoint
 from sparkle.producers.commands.ask import ask
@@ -25,6 +26,11 @@ from sparkle.workers.command import worker
 from sparkle.workers.kernels_command import kernels
 
 DISTRIBUTION = "sparkle-inference"
+
+TABLES = ("client", "rates", "outbox", "topology", "worker", "engine")
+"""What a file of settings may have."""
+
+_TABLES_IN_WORDS = ", ".join(f"[{name}]" for name in TABLES)
 
 EXIT_FAILED = 1
 """A job failed, or something in the program did."""
@@ -97,7 +103,7 @@ def root(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Settings: TOML with [client], [topology]…"
+            metavar="FILE", exists=True, dir_okay=False, help=f"Settings: TOML with {_TABLES_IN_WORDS}."
         ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
@@ -111,8 +117,11 @@ def root(
 
         sparkle demo
 
-    Settings come from `--config FILE`, then from the environment (`SPARKLE_CLIENT_NATS`…), then from flags.
+    Settings come from `--config FILE`, then from the environment (`SPARKLE_CLIENT_NATS`…), then from flags;
+    docs/operations.md has all of them.
     """
+    if config is not None:
+        require_tables(config, TABLES)
     context.obj = Invocation(config=config)
 
 

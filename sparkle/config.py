@@ -10,7 +10,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,16 +43,25 @@ def load(
     kinds = typing.get_type_hints(settings)
     values: dict[str, Any] = {}
     for name, value in _from_file(file, section).items():
-        values[name] = _typed(f"{section}.{name}", value, _known(kinds, name, section))
+        values[name] = _typed(f"{section}.{name}", value, _known(kinds, name, section, f"{file}"))
     prefix = f"SPARKLE_{section.upper()}_"
     for variable, text in environ.items():
         if variable.startswith(prefix):
             name = variable.removeprefix(prefix).lower()
-            values[name] = _parsed(variable, text, _known(kinds, name, section))
+            values[name] = _parsed(variable, text, _known(kinds, name, section, variable))
     for name, value in flags.items():
         if value is not None:
-            values[name] = _typed(f"--{name.replace('_', '-')}", value, _known(kinds, name, section))
+            flag = f"--{name.replace('_', '-')}"
+            values[name] = _typed(flag, value, _known(kinds, name, section, flag))
     return settings(**values)
+
+
+def require_tables(file: Path, names: Sequence[str]) -> None:
+    """Raises ConfigError for anything else on top of a file of settings: nobody would read it."""
+    for name in _tables(file):
+        if name not in names:
+            known = ", ".join(f"[{known}]" for known in names)
+            raise ConfigError(f"{file}: {name} is none of its tables, {known}")
 
 
 def require_positive(settings: object, *names: str) -> None:
@@ -64,22 +73,24 @@ def require_positive(settings: object, *names: str) -> None:
 
 
 def _from_file(file: Path | None, section: str) -> Mapping[str, object]:
-    if file is None:
-        return {}
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get(section, {})
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from None
+    table: object = {} if file is None else _tables(file).get(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: {section} is no table; write [{section}]")
     return typing.cast("dict[str, object]", table)
 
 
-def _known(kinds: Mapping[str, Any], name: str, section: str) -> Any:
+def _tables(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+
+
+def _known(kinds: Mapping[str, Any], name: str, section: str, source: str) -> Any:
     if name not in kinds:
-        raise ConfigError(f"{section} has no setting {name}; it has {', '.join(sorted(kinds))}")
+        raise ConfigError(f"{source}: {section} has no setting {name}; it has {', '.join(sorted(kinds))}")
     return kinds[name]
 
 

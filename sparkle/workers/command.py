@@ -46,14 +46,18 @@ def worker(
 ) -> None:
     """Take jobs from the queue and answer them with one model, until told to end.
 
+    Example:
+
+        sparkle worker --region eu --nats nats://queue.example:4222 --model /models/qwen --metrics-port 9100
+
     The first SIGTERM or SIGINT drains: no new job is taken, running ones finish, the exit code is 0. A second
     one hands running jobs back to the queue at once.
 
     Exit codes: 0 told to end, 2 settings or model cannot be used, 3 the engine process ended, 4 the queue
     cannot be reached, 5 the streams are not declared (`sparkle topology apply`).
 
-    Every setting can also stand in the tables `worker` and `engine` of `sparkle --config FILE`, or in the
-    environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_SLOTS and so on.
+    These and all others can also stand in the tables `worker` and `engine` of `sparkle --config FILE`, or in
+    the environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_CACHE_S and so on; docs/operations.md has them.
     """
     flags = {
         "region": region,

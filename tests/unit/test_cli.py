@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from sparkle import cli
@@ -47,6 +50,7 @@ def invoke(*arguments: str, stdin: str | None = None, env: dict[str, str] | None
         ("up", "sparkle up --port 0"),
         ("checkpoint random", "sparkle checkpoint random --shape 27b"),
         ("kernels build", "sparkle kernels build --model"),
+        ("worker", "sparkle worker --region eu --nats"),
     ],
 )
 def test_each_help_has_an_example_and_exit_codes(command: str, example: str) -> None:
@@ -56,10 +60,39 @@ def test_each_help_has_an_example_and_exit_codes(command: str, example: str) -> 
     assert "Exit codes: " in result.output
 
 
-def test_the_help_lists_every_command() -> None:
+def commands(group: TyperGroup, *path: str) -> list[str]:
+    """Everything that can be run, as it is typed."""
+    found: list[str] = []
+    for name, command in group.commands.items():
+        inner = commands(command, *path, name) if isinstance(command, TyperGroup) else []
+        found += inner or [" ".join((*path, name))]
+    return found
+
+
+def test_every_command_is_in_the_help_and_has_an_example() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
     output = invoke("--help").output
-    for name in ("ask", "batch", "checkpoint", "demo", "kernels", "status", "topology", "up"):
-        assert f" {name} " in output
+    every = commands(group)
+    assert {"ask", "worker", "topology apply", "kernels build"} <= set(every)
+    for command in every:
+        assert f" {command.split()[0]} " in output
+        shown = invoke(*command.split(), "--help").output
+        assert re.search(rf"Examples?:\s+sparkle {command}\b", shown), command
+
+
+def test_the_help_names_every_table_of_settings() -> None:
+    output = invoke("--help").output
+    assert "[client], [rates], [outbox], [topology], [worker], [engine]" in output
+
+
+def test_a_table_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_text("[engin]\ncache_s = 0\n")
+    result = invoke("--config", str(file), "worker", "--region", "eu")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"sparkle: {file}: engin is none of its tables, [client], [rates]")
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_version_is_the_distributions() -> None:

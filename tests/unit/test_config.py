@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkle.config import load
+from sparkle.config import load, require_tables
 from sparkle.errors import ConfigError
 
 
@@ -61,7 +61,11 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     [
         ({"SPARKLE_OVEN_SLOTS": "many"}, {}, "SPARKLE_OVEN_SLOTS is 'many' but must be a whole number"),
         ({"SPARKLE_OVEN_LIGHT": "maybe"}, {}, "must be true or false"),
-        ({"SPARKLE_OVEN_SLOT": "1"}, {}, "oven has no setting slot; it has door, heat_s, inner_door, light"),
+        (
+            {"SPARKLE_OVEN_SLOT": "1"},
+            {},
+            "SPARKLE_OVEN_SLOT: oven has no setting slot; it has door, heat_s, ",
+        ),
         ({"SPARKLE_OVEN_INNER_DOOR": "40"}, {}, "SPARKLE_OVEN_INNER_DOOR is '40' but must be a DoorSettings"),
         ({}, {"slots": 1.5}, "--slots is a float but must be a whole number"),
         ({}, {"slots": True}, "--slots is a bool but must be a whole number"),
@@ -80,7 +84,7 @@ def test_a_bad_value_is_named(environ: dict[str, str], flags: dict[str, object],
     [
         ("[oven", "not TOML"),
         ("oven = 3", r"write \[oven\]"),
-        ("[oven]\nrack = 1", "no setting rack"),
+        ("[oven]\nrack = 1", "sparkle.toml: oven has no setting rack"),
         ('[oven]\ndoor = "a\\u0000b"', "oven.door has a zero byte"),
     ],
 )
@@ -88,6 +92,27 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str, text: str) -> None:
     file = tmp_path / "sparkle.toml"
     file.write_text(content)
     with pytest.raises(ConfigError, match=text):
+        loaded(file=file)
+
+
+@pytest.mark.parametrize(("content", "name"), [("[ovne]\nslots = 2", "ovne"), ("slots = 2\n[oven]", "slots")])
+def test_what_no_part_would_read_is_refused(tmp_path: Path, content: str, name: str) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=rf"{name} is none of its tables, \[door\], \[oven\]"):
+        require_tables(file, ("door", "oven"))
+
+
+def test_a_file_with_known_tables_alone_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_text("[oven]\nslots = 2\n")
+    require_tables(file, ("door", "oven"))
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not TOML"):
         loaded(file=file)
 
 
