@@ -155,7 +155,12 @@ def chosen_draft_model(sizes: Sizes, target: ModelConfig) -> OwnHead | BlockMode
     if wanted == NO_DRAFT_MODEL or not sizes.draft_tokens:
         return None
     vocab_size = min(sizes.draft_vocab_size or target.vocab_size, target.vocab_size)
-    return OwnHead(target, vocab_size) if wanted == OWN_HEAD else BlockModel(Path(wanted), target, vocab_size)
+    if wanted == OWN_HEAD:
+        return OwnHead(target, vocab_size)
+    if not Path(wanted).is_dir():
+        choices = f"{OWN_HEAD}, {NO_DRAFT_MODEL} or the directory of a DFlash2 model"
+        raise ConfigError(f"draft_model is {wanted} but must be {choices}; there is no such directory")
+    return BlockModel(Path(wanted), target, vocab_size)
 
 
 @contextmanager

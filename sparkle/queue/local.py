@@ -188,9 +188,11 @@ no_auth_user: "local"
             ) from None
         if self._reader is not None:
             await self._reader
-        raise NotConnected(
-            f"nats-server ended with code {self._process.returncode} before it was ready: {self._words()}"
+        chosen = (
+            f"; if port {self._port} is taken, choose another one, 0 for a free one" if self._port else ""
         )
+        ended = f"nats-server ended with code {self._process.returncode} before it was ready"
+        raise NotConnected(f"{ended}{chosen}: {self._words()}")
 
     async def _read_lines(self, process: asyncio.subprocess.Process) -> None:
         """Keep the last lines of its log, which holds no content without trace."""

@@ -197,7 +197,10 @@ def test_a_directory_that_is_no_draft_model_of_this_one_is_refused(tmp_path: Pat
         with pytest.raises(kind, match=f"^draft_model {directory}: {match}"):
             load(directory)
 
-    refused(tmp_path / "nowhere", CheckpointError, ".*config.json")
+    with pytest.raises(
+        ConfigError, match="draft_model is mpt but must be mtp, none or the directory of a DFlash2"
+    ):
+        load(Path("mpt"))
     other = tmp_path / "other"
     shutil.copytree(bundled_draft_model(), other)
     config = read_fields(other / "config.json")
