@@ -105,8 +105,9 @@ class JsonLinesView:
 def usage_line(result: Result) -> str:
     """What the answer cost, in one line."""
     usage = result.usage
+    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
     parts = [
-        f"{usage.prompt_tokens} prompt + {usage.completion_tokens} answer tokens",
+        f"{usage.prompt_tokens} prompt{cached} + {usage.completion_tokens} answer tokens",
         f"queued {milliseconds(usage.queue_s)}",
         f"first token after {milliseconds(usage.first_token_s)}",
         f"{tokens_per_s(usage):.0f} tokens/s",

@@ -218,6 +218,7 @@ class JobRun:
                 **self._ids(),
                 "outcome": record.outcome.value,
                 "prompt_tokens": record.prompt_tokens,
+                "cached_tokens": record.cached_tokens,
                 "completion_tokens": record.completion_tokens,
                 "queue_s": round(record.queue_s, 4),
                 "total_s": round(record.total_s, 4),

@@ -97,6 +97,9 @@ def test_the_figures_of_an_answer() -> None:
         "12 prompt + 21 answer tokens · queued 3.2 ms · first token after 120 ms · 10 tokens/s · "
         "ended by stop · worker w1"
     )
+    usage = USAGE.model_copy(update={"cached_tokens": 10})
+    cached = usage_line(RESULT.model_copy(update={"usage": usage}))
+    assert cached.startswith("12 prompt (10 cached) + 21 answer tokens · ")
 
 
 @pytest.mark.parametrize(
