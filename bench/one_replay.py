@@ -2,7 +2,7 @@
 
     python -m bench.one_replay --commit $(git rev-parse --short HEAD)
 
-The whole graph's time less those of its parts in graphs of their own: the verify pass alone, the draft
+The whole replay's time less those of its parts in graphs of their own: the verify pass alone, the draft
 model's guesses, and its following. Besides, a pass of the runner by the wall clock, with all that the host
 does. Random weights, 33,000 tokens of context, every request sampled with the defaults.
 """
