@@ -46,6 +46,9 @@ class LocalServiceSettings:
     model: Path | None = None
     """The worker's checkpoint; None is the bundled sparkle-tiny."""
 
+    config: Path | None = None
+    """The worker's file of settings; region and queue are ours."""
+
     show_worker_log: bool = False
     """Whether the worker writes its log to our stderr, and its memory plan to our stdout."""
 
@@ -119,7 +122,8 @@ class LocalService:
         raise EngineExited(f"the worker ended with code {code}{self._words()}")
 
     async def _start_worker(self) -> None:
-        arguments = ["worker", "--region", self._settings.region, "--nats", self.url]
+        config = [] if self._settings.config is None else ["--config", str(self._settings.config)]
+        arguments = [*config, "worker", "--region", self._settings.region, "--nats", self.url]
         if self._settings.model is not None:
             arguments += ["--model", str(self._settings.model)]
         self._worker = await asyncio.create_subprocess_exec(

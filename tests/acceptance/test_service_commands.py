@@ -214,12 +214,23 @@ async def test_the_example_of_the_readme_runs_and_a_closed_terminal_leaves_nothi
         )
         out, err = await example.communicate()
         assert (example.returncode, err) == (0, b"")
-        assert re.search(rb"\S\n(stop|length), [1-9]\d* tokens\n$", out)
+        ends = re.findall(rb"\S\n(?:stop|length), [1-9]\d* tokens\n(\d+) of (\d+) prompt tokens were", out)
+        (none, first_prompt), (cached, _) = [(int(some), int(prompt)) for some, prompt in ends]
+        assert none == 0
+        assert cached >= first_prompt - PAGE_TOKENS
         children = descendants(process)
         process.send_signal(signal.SIGHUP)
         await process.communicate()
         assert process.returncode == 143
         await eventually(lambda: all_ended(children))
+
+
+async def test_the_worker_of_a_service_has_the_files_settings(tmp_path: Path) -> None:
+    file = tmp_path / "sparkle.toml"
+    file.write_text('[worker]\nregion = "elsewhere"\n[engine]\ncache_s = -1\n')
+    code, _, err = await run("--config", str(file), "up", "--port", "0")
+    assert code == 1
+    assert "sparkle worker: cache_s is -1.0 but must be 0 to 86,400" in err
 
 
 async def test_a_port_that_is_taken_is_told() -> None:

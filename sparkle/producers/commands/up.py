@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from sparkle.producers.commands.options import config_of
+
 
 def up(
+    context: typer.Context,
     port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="Where nats-server listens on 127.0.0.1; 0 takes a free port."),
@@ -22,7 +25,7 @@ def up(
     """Run a whole service on this machine: a nats-server, its streams, one worker.
 
     The server listens on 127.0.0.1 only and keeps everything in memory: what waits in it is gone when it
-    ends. Ctrl-C ends both.
+    ends. Ctrl-C ends both. The worker reads the tables `worker` and `engine` of `sparkle --config FILE`.
 
     Examples:
 
@@ -40,5 +43,8 @@ def up(
     from sparkle.producers.running import run
     from sparkle.producers.serving import run_service
 
-    settings = LocalServiceSettings(port=port, region=region, model=model, show_worker_log=True)
+    config = config_of(context)
+    settings = LocalServiceSettings(
+        port=port, region=region, model=model, config=config, show_worker_log=True
+    )
     raise typer.Exit(run(run_service(settings, Console(highlight=False))))
