@@ -4,7 +4,7 @@
    checkpoint ends inside it, is its own, and who goes on from it gets a copy.
 2. A request that is admitted goes on from the deepest checkpoint of its tokens: its slot is copied, or where
    there is no room for both, handed over.
-3. While its prompt is read checkpoints are taken at `checkpoint_places.py`: copies of its slot.
+3. While its prompt is read checkpoints are taken where `shared_places.py` says: copies of its slot.
 4. When it ends, its slot and pages become a checkpoint as they are.
 5. Checkpoints leave when their time is over, with their conversation, or for a request that needs the room.
 6. What became free is wiped before the next pass, whoever has it then.
@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from sparkle.engine.blocks import BlockChain, Prefix
-from sparkle.engine.checkpoint_places import CheckpointPlaces
 from sparkle.engine.checkpoints import Checkpoint, Checkpoints
 from sparkle.engine.pages import PagePool
 from sparkle.engine.plan import Upkeep
 from sparkle.engine.request import Request, RequestState
-from sparkle.engine.seen_blocks import SeenBlocks
+from sparkle.engine.shared_places import SharedPlaces
 from sparkle.engine.slots import SlotPool
 
 
@@ -34,7 +33,7 @@ class Holdings:
         self.slots = SlotPool(num_slots)
         self.pages = PagePool(num_pages, page_tokens)
         self.checkpoints = Checkpoints(cache_s)
-        self._seen = SeenBlocks(cache_s)
+        self._places = SharedPlaces(block_tokens=page_tokens, keep_s=cache_s)
         self._keeps = cache_s > 0
         self._now_s = 0.0
         self.evicted = 0
@@ -44,8 +43,6 @@ class Holdings:
         self._restored: list[tuple[int, int]] = []
         self._copied_from: set[Checkpoint] = set()
         self._saving: list[tuple[Request, Checkpoint]] = []
-        # who is going to take which checkpoint
-        self._promised: dict[Prefix, Request] = {}
 
     @property
     def needs_upkeep(self) -> bool:
@@ -69,7 +66,7 @@ class Holdings:
         self._copied_from.clear()
         for checkpoint in self.checkpoints.expired(now_s):
             self._remove(checkpoint)
-        self._seen.forget_old(now_s)
+        self._places.forget_old(now_s)
 
     def has_room(self, request: Request) -> bool:
         """Whether its longest possible answer fits, with what checkpoints alone keep."""
@@ -103,7 +100,7 @@ class Holdings:
         request.placed = False
         request.computed = 0 if source is None else source.position
         if request.chain is not None:
-            self._plan_places(request, request.chain)
+            self._places.plan(request, request.chain, self._now_s)
         return True
 
     def take_checkpoint(self, request: Request, position: int) -> None:
@@ -146,8 +143,8 @@ class Holdings:
             self.checkpoints.add(checkpoint, self._now_s)
             request.checkpoints.append(checkpoint)
         self.pages.give_back(request.pages)
-        request.slot, request.pages, request.places = None, (), None
-        self._promised = {prefix: one for prefix, one in self._promised.items() if one is not request}
+        request.slot, request.pages = None, ()
+        self._places.end(request)
 
     def interrupt(self, request: Request) -> None:
         """Take back what a request holds that goes on later: from this checkpoint, or what is left of it."""
@@ -255,22 +252,6 @@ class Holdings:
         if not self.checkpoints.is_worth_more(position, spared=self._copied_from):
             return False
         return self._make_room(0, 1, spared=())
-
-    def _plan_places(self, request: Request, chain: BlockChain) -> None:
-        size, tokens = self.pages.page_tokens, request.tokens
-        last = (len(tokens) - 1) // size
-        shared = min(self._seen.deepest(chain, request.computed // size), last)
-        self._seen.add(chain, self._now_s)
-        places = CheckpointPlaces(
-            len(tokens), cached=request.computed, shared=shared * size, block_tokens=size
-        )
-        for place in places.places:
-            prefix = chain.prefix(tokens, place)
-            if prefix in self._promised:
-                places.leave_out(place)
-            else:
-                self._promised[prefix] = request
-        request.places = places
 
     def _is_taken(self, prefix: Prefix) -> bool:
         saving = (checkpoint.prefix for _, checkpoint in self._saving)

@@ -97,7 +97,8 @@ class Request:
     """Whether the runner knows its slot and pages: a pass with it was planned."""
 
     chain: BlockChain | None = field(default=None, init=False)
-    """The names of its tokens' blocks; None where nothing is kept of any request. Set by Holdings, as is:"""
+    """The names of its tokens' blocks; None where nothing is kept of any request. Set by Holdings, as
+    the next two are."""
 
     places: CheckpointPlaces | None = field(default=None, init=False)
     """Where checkpoints are taken while its prompt is read."""

@@ -33,7 +33,7 @@ TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
     *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
     *("order", "full_passes", "rounds", "prompt_rows", "waiting", "preemption", "admission", "spans"),
-    *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "holdings"),
+    *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "shared_places", "holdings"),
 )
 TORCHLESS_DRAFTING = (
     *("proposer", "lookup", "forced", "combined", "draft"),
@@ -44,7 +44,7 @@ TORCHLESS_DRAFTING = (
 def modules() -> list[str]:
     """Every module of the package, dotted, without the leading `sparkle.`."""
     paths = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
-    return sorted(".".join(path.parts) for path in paths if "checkpoints" not in path.parts)
+    return sorted(".".join(path.parts) for path in paths)
 
 
 def imports_of(module: str) -> Iterator[str]:
