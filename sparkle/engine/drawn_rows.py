@@ -13,7 +13,7 @@ NARROW = 64
 NOT_DRAWN = (1.0, 1.0, 0.0, 0.0, 0.0)
 """Settings of a row that the device draws nothing behind."""
 
-Columns = list[list[float]]
+Columns = Sequence[Sequence[float]]
 """Of some rows temperature, top_p, min_p, the uniform number and the width: a list each."""
 
 
@@ -59,7 +59,7 @@ class DrawnRows:
     """Of each span the uniform numbers of its guesses' places."""
 
 
-NONE_OF_A_SPAN: Columns = [[] for _ in NOT_DRAWN]
+NONE_OF_A_SPAN: Columns = ((),) * len(NOT_DRAWN)
 NONE_DRAWN = DrawnRows(firsts=[], counts=[], columns=NONE_OF_A_SPAN, draft_temperatures=[], draft_chances=[])
 
 
@@ -68,7 +68,7 @@ def drawn_rows(
 ) -> DrawnRows:
     """Of spans that stand one behind the other; `states` has those that draw."""
     firsts, counts = list[int](), list[int]()
-    columns: Columns = [[] for _ in NOT_DRAWN]
+    columns: list[list[float]] = [[] for _ in NOT_DRAWN]
     temperatures, chances = list[float](), list[list[float]]()
     for span, stop in zip(spans, span_starts[1:], strict=True):
         count = 1 + len(span.draft) if span.draws else 0

@@ -10,7 +10,7 @@
 8. `apply` takes what was drawn and ends requests at a stop token or at their greatest length.
 9. What an ended request held is a checkpoint, or free for the next pass, which wipes it first: `holdings.py`.
 10. `schedule` and `apply` take turns; `add`, `cancel` and `finish` may come at any time.
-11. `late` names those that cannot end before their deadline, as soon as that is certain.
+11. `late` names those that cannot end before their deadline, as soon as that is certain: `lateness.py`.
 12. `check_integrity` proves that every slot and every page is either free or held exactly once.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from sparkle.engine.admission import Admission
 from sparkle.engine.holdings import Holdings
+from sparkle.engine.lateness import late_of
 from sparkle.engine.plan import Drawn, PassPlan, PassResult, Span
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
@@ -156,19 +157,14 @@ class Scheduler:
             self._end(request, reason)
 
     def late(self, now_s: float, full_pass_s: float) -> list[str]:
-        """Requests that cannot end in time: their deadline comes before their prompt can be read.
-
-        `full_pass_s`: what a full pass takes at least. An answer may be as short as one token.
-        """
-        return [
-            request.id
-            for request in self._requests.values()
-            if self._is_late(request, request.unread_tokens, now_s, full_pass_s)
-            and not (
-                request.state is RequestState.WAITING
-                and self._is_in_time_with_cache(request, now_s, full_pass_s)
-            )
-        ]
+        """Requests that cannot end in time; `full_pass_s`: what a full pass takes at least."""
+        late = late_of(
+            self._requests.values(),
+            self.holdings.cached_tokens,
+            passes_s=lambda tokens: tokens // self._pass_tokens * full_pass_s,
+            now_s=now_s,
+        )
+        return [request.id for request in late]
 
     def schedule(self, now_s: float, drafts: Drafts = no_drafts) -> PassPlan:
         """The next pass; an empty one where there is nothing to do. `now_s`: on the clock of `arrived_s`."""
@@ -227,13 +223,6 @@ class Scheduler:
         span = reading_span(request, end)
         self.holdings.take_checkpoint(request, end)
         return span
-
-    def _is_late(self, request: Request, unread_tokens: int, now_s: float, full_pass_s: float) -> bool:
-        return now_s + unread_tokens // self._pass_tokens * full_pass_s >= request.deadline_s
-
-    def _is_in_time_with_cache(self, request: Request, now_s: float, full_pass_s: float) -> bool:
-        unread_tokens = request.unread_tokens - self.holdings.cached_tokens(request)
-        return not self._is_late(request, unread_tokens, now_s, full_pass_s)
 
     def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
         assert len(drawn) <= 1 + len(draft), "more was drawn than was read"
