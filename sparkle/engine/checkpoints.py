@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from sparkle.engine.blocks import BlockChain, Prefix
 
+MOST_CONVERSATIONS = 64
+"""Of more that made the same, those longest ago no longer hold a checkpoint."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Checkpoint:
@@ -26,8 +29,8 @@ class Checkpoint:
     pages: tuple[int, ...]
     """All of its pages in order; where the position is inside the last one, that page is its alone."""
 
-    conversations: set[str | None]
-    """Whose requests made it: None for a request of no conversation."""
+    conversations: list[str | None]
+    """Whose requests made it, the last one at the end: None for a request of no conversation."""
 
     tenant: str | None = None
     used_s: float = 0.0
@@ -40,6 +43,13 @@ class Checkpoint:
     def position(self) -> int:
         """Tokens that need not be read again."""
         return self.prefix.position
+
+    def made_again(self, conversation: str | None) -> None:
+        """A request of this conversation has come to the same tokens."""
+        if conversation in self.conversations:
+            self.conversations.remove(conversation)
+        self.conversations.append(conversation)
+        del self.conversations[:-MOST_CONVERSATIONS]
 
 
 class Checkpoints:
@@ -122,7 +132,7 @@ class Checkpoints:
         ended: list[Checkpoint] = []
         for one in self.all:
             if one.tenant == tenant and conversation in one.conversations:
-                one.conversations.discard(conversation)
+                one.conversations.remove(conversation)
                 if not one.conversations:
                     ended.append(one)
         return ended

@@ -267,7 +267,7 @@ class Holdings:
         prefix = chain.prefix(tokens, position)
         existing = self.checkpoints.get(prefix)
         if existing is not None:
-            existing.conversations.add(request.conversation)
+            existing.made_again(request.conversation)
             self.checkpoints.use(existing, self._now_s)
             return None
         return prefix
@@ -286,6 +286,6 @@ def _checkpoint(request: Request, prefix: Prefix, slot: int, pages: tuple[int, .
         prefix=prefix,
         slot=slot,
         pages=pages,
-        conversations={request.conversation},
+        conversations=[request.conversation],
         tenant=request.tenant,
     )

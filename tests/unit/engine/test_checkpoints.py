@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sparkle.engine.blocks import BlockChain
-from sparkle.engine.checkpoints import Checkpoint, Checkpoints
+from sparkle.engine.checkpoints import MOST_CONVERSATIONS, Checkpoint, Checkpoints
 from sparkle.engine.seen_blocks import MOST_BLOCKS, SeenBlocks
 
 BLOCK = 4
@@ -25,7 +25,7 @@ def checkpoint(position: int, tokens: Sequence[int] = TOKENS, conversation: str 
         prefix=chain(tokens).prefix(tokens, position),
         slot=position,
         pages=(),
-        conversations={conversation},
+        conversations=[conversation],
         tenant="a",
     )
 
@@ -114,10 +114,26 @@ def test_a_conversation_takes_its_own_with_it_but_not_what_another_made_too() ->
     made = Checkpoints(keep_s=10.0)
     for position, conversation in ((8, "x"), (12, "y"), (16, None)):
         made.add(checkpoint(position, conversation=conversation), 0.0)
-    made.all[0].conversations.add("y")
+    made.all[0].made_again("y")
     assert made.end_conversation("b", "x") == []
     assert made.end_conversation("a", "x") == []
     assert [one.position for one in made.end_conversation("a", "y")] == [8, 12]
+
+
+def test_endless_conversations_that_make_the_same_take_no_more_memory() -> None:
+    made = held()
+    one = checkpoint(8, conversation="0")
+    made.add(one, 0.0)
+    names = [str(number) for number in range(1, 1000)]
+    for name in (*names, *names[-2:], names[-3]):
+        one.made_again(name)
+    last = [*names[-MOST_CONVERSATIONS:-3], *names[-2:], names[-3]]
+    assert one.conversations == last
+    # it goes with the last of these, whatever became of those before
+    assert [made.end_conversation("a", name) for name in (*names[:5], *last[:-1])] == [[]] * (
+        4 + MOST_CONVERSATIONS
+    )
+    assert made.end_conversation("a", last[-1]) == [one]
 
 
 def test_blocks_are_seen_as_far_as_two_prompts_agree_and_for_a_while() -> None:

@@ -106,7 +106,7 @@ class CacheMachine(RuleBasedStateMachine):
     def end_conversation(self, tenant: str | None, conversation: str) -> None:
         self.rig.planner.end_conversation(tenant, conversation)
         left = self.rig.planner.holdings.checkpoints.all
-        assert not any(one.tenant == tenant and one.conversations == {conversation} for one in left)
+        assert not any(one.tenant == tenant and one.conversations == [conversation] for one in left)
 
     @precondition(lambda self: self.plan is None)
     @rule(later_s=st.sampled_from([0.0, 0.0, 1.0, CACHE_S]), width=st.integers(0, 5))
