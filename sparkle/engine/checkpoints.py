@@ -3,14 +3,16 @@
 A checkpoint is a slot with the state behind some tokens, and the pages with their keys and values. Every
 lookup is by digests that begin with the tenant, so none finds another's.
 
-Which one leaves first: the one whose rank is lowest. A rank is the tokens that would have to be read again,
-on top of the rank of what left last. So among equals the least recently used leaves first, and a
-document outlives many questions that need the same slot, but not for ever.
+Which one leaves first: one of the tenant that holds the most, so that a flood takes nobody else's. Of these
+the one whose rank is lowest. A rank is the tokens that would have to be read again, on top of the highest
+rank that left. So among equals the least recently used leaves first, and a document outlives many questions
+that need the same slot, but not for ever.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -111,17 +113,27 @@ class Checkpoints:
         if not behind:
             del self._found[checkpoint.prefix.blocks]
 
-    def first_to_leave(self, spared: Collection[Checkpoint]) -> Checkpoint | None:
-        """The one with the lowest rank but for those that are spared; to be removed next. None for none."""
-        left = min((one for one in self.all if one not in spared), key=_order, default=None)
+    def first_to_leave(self, tenant: str | None, spared: Collection[Checkpoint]) -> Checkpoint | None:
+        """The next to be removed, for one of this tenant's; none of those that are spared. None for none."""
+        left = self._first_to_leave(self._held_with(tenant), spared)
         if left is not None:
-            self._left_rank, _ = left.rank
+            self._left_rank = max(self._left_rank, left.rank[0])
         return left
 
-    def is_worth_more(self, position: int, spared: Collection[Checkpoint]) -> bool:
-        """Whether a new one of so many tokens would leave later than `first_to_leave` gives."""
-        ranks = [one.rank for one in self.all if one not in spared]
-        return bool(ranks) and min(ranks)[0] <= self._left_rank + position
+    def is_worth_more(self, position: int, tenant: str | None, spared: Collection[Checkpoint]) -> bool:
+        """Whether a new one of so many tokens would leave later than the one that leaves for it."""
+        held = self._held_with(tenant)
+        left = self._first_to_leave(held, spared)
+        rank = self._left_rank + position, self._uses + 1
+        return left is not None and _order(held, left.tenant, left.rank) < _order(held, tenant, rank)
+
+    def _held_with(self, tenant: str | None) -> Counter[str | None]:
+        """How many each tenant holds, with one more of this tenant's."""
+        return Counter([tenant, *(one.tenant for one in self.all)])
+
+    def _first_to_leave(self, held: Counter[str | None], spared: Collection[Checkpoint]) -> Checkpoint | None:
+        ones = (one for one in self.all if one not in spared)
+        return min(ones, key=lambda one: _order(held, one.tenant, one.rank), default=None)
 
     def expired(self, now_s: float) -> list[Checkpoint]:
         """Those that are to go."""
@@ -142,5 +154,6 @@ def _position(checkpoint: Checkpoint) -> int:
     return checkpoint.position
 
 
-def _order(checkpoint: Checkpoint) -> tuple[int, int]:
-    return checkpoint.rank
+def _order(held: Counter[str | None], tenant: str | None, rank: tuple[int, int]) -> tuple[int, int, int]:
+    """Who is lower leaves earlier."""
+    return -held[tenant], *rank

@@ -108,7 +108,7 @@ class Holdings:
         if request.places is None or request.chain is None or not request.places.is_wanted(position):
             return
         prefix = request.chain.prefix(request.tokens, position)
-        if self._is_taken(prefix) or not self._make_slot_for(position):
+        if self._is_taken(prefix) or not self._make_slot_for(position, request.tenant):
             return
         slot = self.slots.take()
         assert slot is not None, "room was made"
@@ -216,7 +216,9 @@ class Holdings:
     def _move(self, request: Request, source: Checkpoint, needed: int) -> bool:
         """Whether the checkpoint's own slot, and its last page, could be taken in place of others."""
         last = source.pages[source.position // self.pages.page_tokens :]
-        if source in self._copied_from or not self._make_room(needed - len(last), 0, spared=(source,)):
+        if source in self._copied_from or not self._make_room(
+            request.tenant, needed - len(last), 0, spared=(source,)
+        ):
             return False
         own = self.pages.take(needed - len(last))
         assert own is not None, "room was made"
@@ -228,30 +230,32 @@ class Holdings:
 
     def _begin(self, request: Request, needed: int, *, spared: Collection[Checkpoint]) -> bool:
         """Whether there was a slot, and so many pages, with what the others kept."""
-        if not self._make_room(needed, 1, spared=spared):
+        if not self._make_room(request.tenant, needed, 1, spared=spared):
             return False
         pages = self.pages.take(needed)
         assert pages is not None, "room was made"
         request.slot, request.pages = self.slots.take(), pages
         return True
 
-    def _make_room(self, pages: int, slots: int, *, spared: Collection[Checkpoint]) -> bool:
-        """Whether so many are free, now that enough checkpoints left."""
+    def _make_room(
+        self, tenant: str | None, pages: int, slots: int, *, spared: Collection[Checkpoint]
+    ) -> bool:
+        """Whether so many are free for a tenant, now that enough checkpoints left."""
         while self.pages.num_free < pages or self.slots.num_free < slots:
-            leaving = self.checkpoints.first_to_leave({*self._copied_from, *spared})
+            leaving = self.checkpoints.first_to_leave(tenant, {*self._copied_from, *spared})
             if leaving is None:
                 return False
             self.evicted += 1
             self._remove(leaving)
         return True
 
-    def _make_slot_for(self, position: int) -> bool:
+    def _make_slot_for(self, position: int, tenant: str | None) -> bool:
         """Whether there is a slot for a checkpoint here: a free one, or that of a less useful checkpoint."""
         if self.slots.num_free:
             return True
-        if not self.checkpoints.is_worth_more(position, spared=self._copied_from):
+        if not self.checkpoints.is_worth_more(position, tenant, spared=self._copied_from):
             return False
-        return self._make_room(0, 1, spared=())
+        return self._make_room(tenant, 0, 1, spared=())
 
     def _is_taken(self, prefix: Prefix) -> bool:
         saving = (checkpoint.prefix for _, checkpoint in self._saving)

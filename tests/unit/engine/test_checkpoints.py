@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparkle.engine.blocks import BlockChain
 from sparkle.engine.checkpoints import MOST_CONVERSATIONS, Checkpoint, Checkpoints
@@ -20,13 +23,18 @@ def chain(tokens: Sequence[int] = TOKENS, tenant: str | None = "a") -> BlockChai
     return made
 
 
-def checkpoint(position: int, tokens: Sequence[int] = TOKENS, conversation: str | None = None) -> Checkpoint:
+def checkpoint(
+    position: int,
+    tokens: Sequence[int] = TOKENS,
+    conversation: str | None = None,
+    tenant: str | None = "a",
+) -> Checkpoint:
     return Checkpoint(
-        prefix=chain(tokens).prefix(tokens, position),
+        prefix=chain(tokens, tenant).prefix(tokens, position),
         slot=position,
         pages=(),
         conversations=[conversation],
-        tenant="a",
+        tenant=tenant,
     )
 
 
@@ -68,10 +76,10 @@ def test_among_equals_the_least_recently_used_leaves_first() -> None:
     for one in ones:
         made.add(one, 0.0)
     made.use(ones[0], 0.0)
-    assert made.first_to_leave(()) is ones[1]
+    assert made.first_to_leave("a", ()) is ones[1]
     made.remove(ones[1])
-    assert made.first_to_leave({ones[2]}) is ones[0]
-    assert made.first_to_leave({ones[0], ones[2]}) is None
+    assert made.first_to_leave("a", {ones[2]}) is ones[0]
+    assert made.first_to_leave("a", {ones[0], ones[2]}) is None
 
 
 def test_a_long_one_outlives_short_ones_by_what_it_saves() -> None:
@@ -81,7 +89,7 @@ def test_a_long_one_outlives_short_ones_by_what_it_saves() -> None:
     left: list[Checkpoint] = []
     for number in range(20):
         made.add(checkpoint(8, [number] * 8), 0.0)
-        leaving = made.first_to_leave(())
+        leaving = made.first_to_leave("a", ())
         assert leaving is not None
         made.remove(leaving)
         left.append(leaving)
@@ -91,10 +99,59 @@ def test_a_long_one_outlives_short_ones_by_what_it_saves() -> None:
 
 def test_a_new_one_is_worth_a_slot_where_the_lowest_saves_no_more() -> None:
     made = held(8, 20)
-    assert made.is_worth_more(8, ())
-    assert not made.is_worth_more(4, ())
-    assert not made.is_worth_more(12, made.all[:0] + [one for one in made.all if one.position == 8])
-    assert not Checkpoints(1.0).is_worth_more(100, ())
+    assert made.is_worth_more(8, "a", ())
+    assert not made.is_worth_more(4, "a", ())
+    assert not made.is_worth_more(12, "a", made.all[:0] + [one for one in made.all if one.position == 8])
+    assert not Checkpoints(1.0).is_worth_more(100, "a", ())
+
+
+def test_a_tenant_with_long_ones_that_it_uses_all_the_time_takes_nobodys_share() -> None:
+    made = Checkpoints(keep_s=10.0)
+    mine = [checkpoint(8, [number] * 8, tenant="b") for number in range(3)]
+    theirs = [checkpoint(24, [number] * 24) for number in range(9)]
+    for one in (*mine, *theirs):
+        made.add(one, 0.0)
+    for number in range(50):
+        for one in theirs:
+            if one in made.all:
+                made.use(one, 0.0)
+        assert made.is_worth_more(24, "a", ())
+        leaving = made.first_to_leave("a", ())
+        assert leaving is not None
+        assert leaving.tenant == "a"
+        made.remove(leaving)
+        made.add(checkpoint(24, [100 + number] * 24), 0.0)
+    # who holds less gets more, up to as much
+    for number in range(20):
+        assert made.is_worth_more(8, "b", ())
+        leaving = made.first_to_leave("b", ())
+        assert leaving is not None
+        made.remove(leaving)
+        made.add(checkpoint(8, [200 + number] * 8, tenant="b"), 0.0)
+        assert leaving.tenant == ("a" if number < 3 else "b")
+    assert Counter(one.tenant for one in made.all) == {"a": 6, "b": 6}
+
+
+TENANTS = st.sampled_from(["a", "b", "c", None])
+
+
+@given(st.lists(st.tuples(TENANTS, st.integers(4, 24), st.booleans()), min_size=1, max_size=60))
+def test_nobody_loses_one_to_a_tenant_that_holds_as_many(added: list[tuple[str | None, int, bool]]) -> None:
+    made, most = Checkpoints(keep_s=10.0), 8
+    for number, (tenant, position, uses) in enumerate(added):
+        if len(made.all) == most:
+            before = Counter(one.tenant for one in made.all)
+            leaving = made.first_to_leave(tenant, ())
+            assert leaving is not None
+            assert leaving.tenant == tenant or before[leaving.tenant] > before[tenant]
+            assert leaving.tenant == tenant or before[leaving.tenant] == max(before.values())
+            made.remove(leaving)
+        one = checkpoint(position, [number] * 24, tenant=tenant)
+        made.add(one, 0.0)
+        if uses:
+            for other in made.all:
+                if other.tenant == tenant:
+                    made.use(other, 0.0)
 
 
 def test_their_time_begins_anew_with_each_use() -> None:

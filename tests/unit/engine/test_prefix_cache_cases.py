@@ -178,6 +178,17 @@ def test_a_conversation_that_ended_is_forgotten_and_its_running_jobs_are_not_kep
     assert rig.run(request("d", LONG, conversation="x")) == [0]
 
 
+@pytest.mark.parametrize("num_pages", [200, 60])
+def test_a_flood_of_one_tenant_leaves_another_its_conversation(num_pages: int) -> None:
+    rig = Rig(num_pages=num_pages)
+    first = request("b", document(0, 20), tenant="b")
+    rig.run(first)
+    for number in range(20):
+        rig.run(request(str(number), document(number, 70), tenant="a"))
+    assert rig.planner.holdings.evicted >= 10
+    assert rig.run(request("c", (*first.tokens, 7), tenant="b")) == [22]
+
+
 def test_what_two_conversations_left_stays_until_both_have_ended() -> None:
     rig = Rig()
     rig.run(request("a", document(0, 7), conversation="x"), request("b", document(0, 7), conversation="y"))
