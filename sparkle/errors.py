@@ -13,6 +13,10 @@
     │   └── TopologyMissing       the streams are not declared
     ├── JobFailed                 the job ended in a Failure: `.code` says which
     ├── AnswerChanged             a later attempt wrote other tokens than those already handed out
+    ├── GrammarError              an answer cannot be kept to a shape
+    │   ├── UnsupportedSchema     the shape says what cannot be enforced
+    │   ├── GrammarTooComplex     the shape is over a limit of size or of work
+    │   └── MatcherFailed         the grammar's state is lost in the middle of an answer
     ├── CheckpointError           a model directory cannot be loaded
     │   ├── UnsupportedModel      another architecture, or a field in another form
     │   └── TensorMismatch        a tensor is missing, extra or of the wrong shape
@@ -111,6 +115,22 @@ class JobFailed(SparkleError):
 
 class AnswerChanged(SparkleError):
     """A later attempt wrote other tokens than those already handed out; await the result instead."""
+
+
+class GrammarError(SparkleError):
+    """An answer cannot be kept to a shape."""
+
+
+class UnsupportedSchema(GrammarError):
+    """The shape says what cannot be enforced; the text has the path in keywords and positions, no names."""
+
+
+class GrammarTooComplex(GrammarError):
+    """The shape is over a limit of size, time or memory; the text has the limit, of sizes both numbers."""
+
+
+class MatcherFailed(GrammarError):
+    """The grammar's state is lost in the middle of an answer, which must not be given out as complete."""
 
 
 class CheckpointError(SparkleError):

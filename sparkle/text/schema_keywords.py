@@ -1,0 +1,101 @@
+"""What stands behind one keyword of a JSON schema, checked. Knows no schema as a whole.
+
+llguidance reads numbers as float64, and has as many states as a `multipleOf` says or a pattern unrolls to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import cast
+
+from sparkle.errors import UnsupportedSchema
+from sparkle.text.pattern_length import unrolled_length
+from sparkle.text.schema_limits import SchemaLimits, require_at_most
+
+LARGEST_WHOLE = 2**53
+"""Beyond it float64 rounds: a const would force another number than it says."""
+
+FORMATS = frozenset(
+    {
+        *("date-time", "time", "date", "duration", "email", "hostname"),
+        *("ipv4", "ipv6", "uuid", "uri"),
+    }
+)
+"""Those that llguidance enforces, as far as a regular expression can: every year has a 29 February."""
+
+NOT_ENFORCED = frozenset(
+    {
+        *("not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas"),
+        *("uniqueItems", "contains", "minContains", "maxContains", "propertyNames"),
+        *("unevaluatedItems", "unevaluatedProperties"),
+        *("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"),
+        "x-guidance",  # llguidance's own: it would switch its enforcing off
+    }
+)
+"""Keywords that llguidance refuses or, the last one, obeys. Those that no draft knows mean nothing."""
+
+NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+
+
+def check_keywords(schema: Mapping[str, object], path: str, limits: SchemaLimits) -> None:
+    """Check the keywords of one (sub)schema, `path` being where it stands.
+
+    Raises UnsupportedSchema with the path of what cannot be enforced, GrammarTooComplex over a limit.
+    """
+    for keyword in NOT_ENFORCED & schema.keys():
+        raise UnsupportedSchema(f"schema: {path}/{keyword} cannot be enforced; leave it out")
+    for keyword in NUMBERS & schema.keys():
+        _check_number(schema[keyword], f"{path}/{keyword}")
+    _check_given(schema, path)
+    _check_format(schema, path)
+    _check_multiple(schema.get("multipleOf"), limits)
+    if isinstance(pattern := schema.get("pattern"), str):
+        check_pattern(pattern, limits)
+
+
+def check_pattern(pattern: str, limits: SchemaLimits) -> None:
+    """Raises GrammarTooComplex where a pattern is over a limit."""
+    require_at_most("letters in one pattern", len(pattern), limits.pattern_letters)
+    require_at_most(
+        "characters in one pattern with its repeats written out",
+        unrolled_length(pattern),
+        limits.pattern_unrolled,
+    )
+
+
+def _check_given(schema: Mapping[str, object], path: str) -> None:
+    """The values that `enum` and `const` give, numbers in them at any depth."""
+    for keyword in ("enum", "const"):
+        waiting = [schema.get(keyword)]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, Mapping):
+                waiting.extend(cast(Mapping[str, object], value).values())
+            elif isinstance(value, list):
+                waiting.extend(cast(list[object], value))
+            else:
+                _check_number(value, f"{path}/{keyword}")
+
+
+def _check_number(value: object, path: str) -> None:
+    if isinstance(value, int | float) and abs(value) > LARGEST_WHOLE:
+        raise UnsupportedSchema(
+            f"schema: {path} has a number beyond ±2^53, which would be rounded; use smaller ones or texts"
+        )
+
+
+def _check_format(schema: Mapping[str, object], path: str) -> None:
+    given = schema.get("format")
+    if "format" in schema and not (isinstance(given, str) and given in FORMATS):
+        known = ", ".join(sorted(FORMATS))
+        raise UnsupportedSchema(
+            f"schema: {path}/format cannot be enforced; leave it out or take one of {known}"
+        )
+
+
+def _check_multiple(given: object, limits: SchemaLimits) -> None:
+    """0.25 has 25 states: as many as its digits say, wherever its point stands."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        digits = int("".join(map(str, Decimal(repr(given)).normalize().as_tuple().digits)))
+        require_at_most("as the digits of a multipleOf", digits, limits.multiple_of)
