@@ -1,4 +1,4 @@
-"""The demo: a whole service on this machine, four prompts at once, what came of them. Knows no flags."""
+"""The demo: a whole service on this machine, four prompts at once, one behind them. Knows no flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sparkle.producers.client import Client
-from sparkle.producers.demo_prompts import demo_prompts
+from sparkle.producers.demo_prompts import DemoPrompt, demo_prompts, next_prompt
 from sparkle.producers.demo_view import (
     DemoView,
     LiveView,
@@ -30,6 +30,7 @@ What you just saw:
 2. A worker with free slots pulled them, shortest class first, and holds a lease on each while it works.
 3. One engine process wrote all four at once, a token each a pass or more; what was new was sent within 20 ms.
 4. Each whole result was stored and acknowledged before its job left the queue. None of it went to a disk.
+5. The note's job went to the worker that holds its conversation's state, which read only what was new.
 
 Next (in a new shell after `. .venv/bin/activate`, where `make demo` made the environment):
   sparkle up                       a service that stays, until Ctrl-C
@@ -53,13 +54,13 @@ async def run_demo(settings: LocalServiceSettings, console: Console) -> int:
         client_settings = ClientSettings(nats=service.url, region=settings.region, tenant="demo")
         async with await Client.open(client_settings) as client:
             stage("four prompts at once:\n")
-            jobs = _jobs(client.settings)
-            for job in jobs:
-                console.print(
-                    Text(f"  {job.prompt.name:10} {job.prompt.shows}: {job.prompt.question}", "dim")
-                )
-            console.print()
+            jobs = [_job(prompt, client.settings) for prompt in demo_prompts()]
             await _ask_all(client, service, jobs, console)
+            console.print()
+            stage("the next question of one of them:\n")
+            following = [_job(_next(jobs), client.settings)]
+            await _ask_all(client, service, following, console)
+            jobs += following
     first = min(job.began_s + job.first_token_s for job in jobs if job.first_token_s is not None)
     console.print()
     console.print(summary_table(jobs))
@@ -68,15 +69,23 @@ async def run_demo(settings: LocalServiceSettings, console: Console) -> int:
     return 0
 
 
-def _jobs(settings: ClientSettings) -> list[Progress]:
-    """The prompts with the classes that the client will give them."""
-    return [
-        Progress(prompt, classify(estimate_prompt_tokens(prompt.job), prompt.job.max_tokens, settings.rates))
-        for prompt in demo_prompts()
-    ]
+def _job(prompt: DemoPrompt, settings: ClientSettings) -> Progress:
+    """The prompt with the class that the client will give it."""
+    tokens = estimate_prompt_tokens(prompt.job)
+    return Progress(prompt, classify(tokens, prompt.job.max_tokens, settings.rates))
+
+
+def _next(jobs: list[Progress]) -> DemoPrompt:
+    """What is asked behind the analysis, as it was answered."""
+    analysis = next(job for job in jobs if job.prompt.name == "analysis")
+    assert analysis.result is not None, "all are answered"
+    return next_prompt(analysis.prompt, analysis.result.text)
 
 
 async def _ask_all(client: Client, service: LocalService, jobs: list[Progress], console: Console) -> None:
+    for job in jobs:
+        console.print(Text(f"  {job.prompt.name:10} {job.prompt.shows}: {job.prompt.question}", "dim"))
+    console.print()
     view: DemoView = LiveView(console, jobs) if console.is_terminal else PlainView(console)
     with view:
         try:

@@ -25,6 +25,7 @@ SCAN_ANALYSIS = (
     "nothing followed the scan and 198.51.100.24 is not known. Severity: medium. Next steps: watch "
     "198.51.100.24 for a day and check which services of ops-web-02 are reachable."
 )
+NEXT_QUESTION = Turn(role="user", content="Write a note to my manager.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,21 @@ def demo_prompts() -> list[DemoPrompt]:
     return [
         _prompt("verdict", "an alert in, a JSON verdict out", 220, *_verdict()),
         _prompt("analysis", "an alert in, an analysis in words out", 160, *_analysis()),
-        _prompt("follow-up", "a later question of a conversation", 100, *_follow_up()),
+        _prompt("follow-up", "a later question of a conversation, all of it new here", 100, *_follow_up()),
         _prompt("chat", "a short question", 50, Turn(role="user", content="What is a work queue?")),
     ]
+
+
+def next_prompt(prompt: DemoPrompt, answer: str) -> DemoPrompt:
+    """The next question of a prompt's conversation, behind its answer."""
+    turns = (*(prompt.job.messages or ()), Turn(role="assistant", content=answer), NEXT_QUESTION)
+    return _prompt(
+        "note",
+        f"the question behind the {prompt.name}, which is not read again",
+        100,
+        *turns,
+        conversation=prompt.name,
+    )
 
 
 def _verdict() -> tuple[Turn, ...]:
@@ -66,10 +79,17 @@ def _follow_up() -> tuple[Turn, ...]:
     return (
         Turn(role="user", content=f"Triage this alert:\n\n{SCAN}"),
         Turn(role="assistant", content=SCAN_ANALYSIS),
-        Turn(role="user", content="Write a note to my manager."),
+        NEXT_QUESTION,
     )
 
 
-def _prompt(name: str, shows: str, max_tokens: int, *turns: Turn) -> DemoPrompt:
-    sampling = Sampling(temperature=0.0)
-    return DemoPrompt(name, shows, Job(messages=list(turns), max_tokens=max_tokens, sampling=sampling))
+def _prompt(
+    name: str, shows: str, max_tokens: int, *turns: Turn, conversation: str | None = None
+) -> DemoPrompt:
+    job = Job(
+        messages=list(turns),
+        conversation=conversation or name,
+        max_tokens=max_tokens,
+        sampling=Sampling(temperature=0.0),
+    )
+    return DemoPrompt(name, shows, job)

@@ -162,7 +162,7 @@ def _panel(job: Progress, text: str) -> Panel:
 def summary_table(jobs: list[Progress]) -> Table:
     """What each job took: first token as seen from here, the rest as the worker measured it."""
     table = Table(title="what the jobs took", title_justify="left")
-    for name in ("job", "class", "prompt", "queued", "first token", "answer", "tokens/s"):
+    for name in ("job", "class", "prompt", "cached", "queued", "first\ntoken", "answer", "tokens/s"):
         table.add_column(name, justify="left" if name in ("job", "class") else "right", no_wrap=True)
     for job in jobs:
         if job.result is None:
@@ -172,6 +172,7 @@ def summary_table(jobs: list[Progress]) -> Table:
             job.prompt.name,
             job.priority,
             str(usage.prompt_tokens),
+            str(usage.cached_tokens),
             milliseconds(usage.queue_s),
             milliseconds(job.first_token_s or 0.0),
             str(usage.completion_tokens),

@@ -77,7 +77,14 @@ async def service(*arguments: str, folder: Path = ROOT) -> AsyncGenerator[tuple[
         await process.communicate()
 
 
-async def test_the_demo_shows_four_jobs_on_their_way_and_ends_what_it_started() -> None:
+def row(out: str, name: str, *columns: int) -> list[str]:
+    """Cells of the table's row of a job."""
+    [line] = [line for line in out.splitlines() if line.startswith(f"│ {name} ")]
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    return [cells[column] for column in columns]
+
+
+async def test_the_demo_shows_jobs_on_their_way_and_ends_what_it_started() -> None:
     code, out, err = await run("demo")
     assert (code, err) == (0, "")
     places = [
@@ -90,19 +97,23 @@ async def test_the_demo_shows_four_jobs_on_their_way_and_ends_what_it_started() 
             "four prompts at once:",
             "in the queue as p0",
             "leased by ",
+            "the next question of one of them:",
             "what the jobs took",
             "What you just saw:",
         )
     ]
     assert places == sorted(places)
     assert "memory plan" not in out
-    for name in ("verdict", "analysis", "follow-up", "chat"):
+    for name in ("verdict", "analysis", "follow-up", "chat", "note"):
         assert re.search(rf"s  {name} +in the queue as p[01], stored after ", out)
         assert re.search(rf"s  {name} +leased by \S+, first token after ", out)
         assert re.search(rf"s  {name} +done: \d+ tokens, ended by stop", out)
     verdict = re.search(r"s  verdict +│ (.*)", out)
     assert verdict is not None
     assert json.loads(verdict[1])["verdict"] == "malicious"
+    asked, answer = (int(figure) for figure in row(out, "analysis", 2, 6))
+    prompt, cached = (int(figure) for figure in row(out, "note", 2, 3))
+    assert asked + answer - PAGE_TOKENS <= cached < prompt
     started = re.search(r"worker started, process (\d+)", out)
     address = URL.search(out)
     assert started is not None

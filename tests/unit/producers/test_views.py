@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sparkle.producers.answer_view import TextView, milliseconds, printable, tokens_per_s, usage_line
-from sparkle.producers.demo_prompts import demo_prompts
+from sparkle.producers.demo_prompts import demo_prompts, next_prompt
 from sparkle.producers.demo_view import LiveView, Progress, note_chunk, note_done, note_queued, summary_table
 from sparkle.producers.serving import how_to_ask
 from sparkle.producers.status_table import age, status_table
@@ -183,7 +183,31 @@ def test_a_demo_job_tells_where_it_is() -> None:
     assert progress.text == "[2Jyes"
     assert progress.first_token_s is not None
     row = rendered(summary_table([progress]))[0]
-    assert [row[column] for column in (0, 1, 2, 3, 5, 6)] == ["verdict", "p1", "12", "3.2 ms", "21", "10"]
+    assert [*row[:5], *row[6:]] == ["verdict", "p1", "12", "0", "3.2 ms", "21", "10"]
+
+
+def test_the_table_of_the_demo_fits_an_old_terminal() -> None:
+    # what a slow machine takes
+    usage = USAGE.model_copy(update={"queue_s": 0.999, "cached_tokens": 10_000, "prompt_tokens": 10_000})
+    jobs = [Progress(prompt, PriorityClass.P0, first_token_s=0.999) for prompt in demo_prompts()]
+    for job in jobs:
+        job.result = RESULT.model_copy(update={"usage": usage})
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary_table(jobs))
+    assert isinstance(console.file, io.StringIO)
+    assert "…" not in console.file.getvalue()
+
+
+def test_the_demos_next_question_has_the_same_conversation_and_all_turns() -> None:
+    prompt = demo_prompts()[1]
+    following = next_prompt(prompt, "It is one.").job
+    assert following.conversation == prompt.job.conversation
+    asked = prompt.job.messages or []
+    assert [turn.content for turn in following.messages or []] == [
+        *(turn.content for turn in asked),
+        "It is one.",
+        "Write a note to my manager.",
+    ]
 
 
 def test_the_panels_of_a_terminal_stay_with_the_whole_answers() -> None:
