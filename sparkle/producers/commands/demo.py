@@ -17,8 +17,8 @@ def demo(
     """See it work: real prompts through a real queue to a model, streamed back. No GPU, no network.
 
     Starts a nats-server on a free port of 127.0.0.1 and one worker with sparkle-tiny, a small model of the
-    real one's architecture, sends four prompts at once and then the next question of one, shows what happens, and
-    ends everything it started.
+    real one's architecture, sends four prompts at once and then the next question of one, shows what happens,
+    and ends everything it started.
 
     Example:
 
