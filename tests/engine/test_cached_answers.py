@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from sparkle.engine.loaded_gpu import LoadedGpu
-from sparkle.engine.sampler import Sampler
-from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
-from sparkle.engine.stopwatch import Stopwatch
-from sparkle.model.config import read_config
+from sparkle.engine.settings import OWN_HEAD, EngineSettings
 from sparkle.model.shapes import bundled_draft_model
 from sparkle.schemas.job import Job
-from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import GREEDY, Bundle, engine_around, max_pages
+from tests.engine.bundle import GREEDY, Bundle
+from tests.engine.loaded import load
 from tests.engine.test_fp8_answers import ANSWER_TOKENS, jobs
 from tests.model.driver import CPU
 from tests.model.tiny import Tiny
@@ -35,7 +32,6 @@ class Rig:
 
     @classmethod
     def load(cls, draft_model: str, device: torch.device) -> Rig:
-        config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
         settings = EngineSettings(
             slots=4,
             pass_tokens=256,
@@ -45,17 +41,7 @@ class Rig:
             draft_tokens=7 if DRAFT_MODELS[draft_model] else 0,
             draft_model=DRAFT_MODELS[draft_model],
         )
-        made = LoadedGpu(
-            default_model(),
-            config,
-            settings.sizes(Device.CUDA),
-            Stopwatch(),
-            device=device,
-            name="a GPU",
-            free_bytes=10**10,
-        )
-        runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
-        return cls(engine_around(runner, config, tokenizer, made.sizes), made)
+        return cls(*load(settings, device))
 
     @property
     def memory(self) -> list[Tensor]:

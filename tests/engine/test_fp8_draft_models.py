@@ -7,16 +7,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from sparkle.engine.loaded_gpu import LoadedGpu
-from sparkle.engine.sampler import Sampler
-from sparkle.engine.settings import OWN_HEAD, Device, EngineSettings, default_model
-from sparkle.engine.stopwatch import Stopwatch
-from sparkle.model.config import read_config
+from sparkle.engine.settings import OWN_HEAD, EngineSettings
 from sparkle.model.shapes import bundled_draft_model
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job, Sampling
-from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import Answer, Bundle, engine_around, max_pages
+from tests.engine.bundle import Answer, Bundle
+from tests.engine.loaded import load
 from tests.engine.test_fp8_answers import jobs
 from tests.model.driver import CPU
 from tests.model.tiny import Tiny
@@ -37,7 +33,6 @@ def engine(
     name: str | None, device: torch.device = CPU, *, slots: int, pass_tokens: int, draft_tokens: int
 ) -> Bundle:
     """With the draft model called `name`, or without drafts."""
-    config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
     settings = EngineSettings(
         slots=slots,
         pass_tokens=pass_tokens,
@@ -46,17 +41,7 @@ def engine(
         draft_tokens=0 if name is None else draft_tokens,
         draft_model=None if name is None else DRAFT_MODELS[name],
     )
-    made = LoadedGpu(
-        default_model(),
-        config,
-        settings.sizes(Device.CUDA),
-        Stopwatch(),
-        device=device,
-        name="a GPU",
-        free_bytes=10**10,
-    )
-    runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
-    return engine_around(runner, config, tokenizer, made.sizes)
+    return load(settings, device)[0]
 
 
 def asked_of(prompts: int, *, max_tokens: int) -> list[Job]:

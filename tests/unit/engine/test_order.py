@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from sparkle.engine.order import by_unread, by_work, first_overdue, is_overdue
-from sparkle.engine.request import Request
 from sparkle.schemas.priority import PriorityClass
+from tests.unit.engine.made_requests import request
 
 P0, P1, P2, P3, _ = PriorityClass
-
-
-def request(
-    name: str,
-    prompt_tokens: int = 4,
-    priority: PriorityClass = P1,
-    *,
-    arrival: int = 0,
-    arrived_s: float = 0.0,
-    deadline_s: float = math.inf,
-    max_answer_tokens: int = 2,
-) -> Request:
-    made = Request(
-        id=name,
-        prompt=(7,) * prompt_tokens,
-        max_answer_tokens=max_answer_tokens,
-        stop_tokens=frozenset(),
-        priority=priority,
-        arrived_s=arrived_s,
-        deadline_s=deadline_s,
-    )
-    made.arrival = arrival
-    return made
 
 
 def test_a_request_is_overdue_when_its_target_has_passed() -> None:

@@ -13,31 +13,11 @@ from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
 from sparkle.engine.scheduler import Scheduler
 from sparkle.schemas.priority import PriorityClass, target_s
+from tests.unit.engine.made_requests import request
 
 P0, P1, P2, P3, P4 = PriorityClass
 ROWS = 8448
 CHUNK = 4096
-
-
-def request(
-    name: str,
-    prompt_tokens: int,
-    priority: PriorityClass = P2,
-    *,
-    arrival: int = 0,
-    arrived_s: float = 0.0,
-    max_answer_tokens: int = 2,
-) -> Request:
-    made = Request(
-        id=name,
-        prompt=(7,) * prompt_tokens,
-        max_answer_tokens=max_answer_tokens,
-        stop_tokens=frozenset(),
-        priority=priority,
-        arrived_s=arrived_s,
-    )
-    made.arrival = arrival
-    return made
 
 
 def answers(*classes: PriorityClass) -> list[Request]:
@@ -62,14 +42,14 @@ def draw(plan: PassPlan) -> PassResult:
 
 
 def test_alone_a_prompt_gets_all_rows() -> None:
-    assert share([request("a", 33_000)]) == {"a": 8448}
-    assert share([request("a", 33_000), request("b", 40_000)]) == {"a": 8448}
+    assert share([request("a", 33_000, P2)]) == {"a": 8448}
+    assert share([request("a", 33_000, P2), request("b", 40_000, P2)]) == {"a": 8448}
 
 
 def test_beside_answers_of_its_own_class_or_longer_it_gets_a_chunk() -> None:
-    assert share([request("a", 33_000)], answers(P2)) == {"a": 4096}
-    assert share([request("a", 33_000)], answers(*[P2] * 30, P3, P4)) == {"a": 4096}
-    assert share([request("a", 33_000)], answers(P2), rows=900) == {"a": 900}
+    assert share([request("a", 33_000, P2)], answers(P2)) == {"a": 4096}
+    assert share([request("a", 33_000, P2)], answers(*[P2] * 30, P3, P4)) == {"a": 4096}
+    assert share([request("a", 33_000, P2)], answers(P2), rows=900) == {"a": 900}
 
 
 @pytest.mark.parametrize(("count", "passes"), [(1, 4), (8, 4), (9, 8), (16, 8)])
@@ -78,13 +58,13 @@ def test_beside_shorter_answers_it_gets_half_a_chunk_seldom_and_more_seldom_the_
 ) -> None:
     of, beside = PromptRows(CHUNK), answers(*[P0] * count, P2, P3)
     for _ in range(3):
-        found = [share([request("a", 33_000)], beside, of=of) for _ in range(passes)]
+        found = [share([request("a", 33_000, P2)], beside, of=of) for _ in range(passes)]
         assert found == [*[{}] * (passes - 1), {"a": 2048}]
 
 
 def test_beside_more_than_sixteen_shorter_ones_only_an_overdue_one_gets_any() -> None:
     of, beside = PromptRows(CHUNK), answers(*[P0] * 17)
-    long, longer = request("long", 33_000, arrival=1), request("longer", 70_000, arrival=2)
+    long, longer = request("long", 33_000, P2, arrival=1), request("longer", 70_000, P2, arrival=2)
     assert all(share([long, longer], beside, of=of) == {} for _ in range(100))
     longer.arrived_s = -16.0
     found = [share([long, longer], beside, of=of) for _ in range(16)]
@@ -93,7 +73,7 @@ def test_beside_more_than_sixteen_shorter_ones_only_an_overdue_one_gets_any() ->
 
 def test_a_question_is_read_at_once_whatever_its_class_and_a_document_beside_it_saves_up() -> None:
     of = PromptRows(CHUNK)
-    question, document = request("question", 300, P4), request("document", 33_000)
+    question, document = request("question", 300, P4), request("document", 33_000, P2)
     assert share([document, question], of=of) == {"question": 300}
     assert share([document, question], answers(P0, P0), of=of) == {"question": 300}
     # beside nine it is a sixteenth
@@ -110,7 +90,7 @@ def test_questions_together_get_a_chunk_beside_answers() -> None:
 
 
 def test_a_prompts_last_rows_are_read_and_no_other_document_in_their_pass() -> None:
-    first, second = request("first", 33_000, arrival=1), request("second", 33_000, arrival=2)
+    first, second = request("first", 33_000, P2, arrival=1), request("second", 33_000, P2, arrival=2)
     first.computed = 30_000
     assert share([second, first]) == {"first": 3000}
 

@@ -14,30 +14,9 @@ from sparkle.engine.request import Request, RequestState
 from sparkle.engine.scheduler import Scheduler
 from sparkle.engine.waiting import Waiting
 from sparkle.schemas.priority import PriorityClass, target_s
+from tests.unit.engine.made_requests import request
 
 P0, P1, P2, P3, P4 = PriorityClass
-
-
-def request(
-    arrival: int,
-    prompt_tokens: int = 4,
-    priority: PriorityClass = P1,
-    *,
-    arrived_s: float = 0.0,
-    deadline_s: float = math.inf,
-    max_answer_tokens: int = 2,
-) -> Request:
-    made = Request(
-        id=str(arrival),
-        prompt=(7,) * prompt_tokens,
-        max_answer_tokens=max_answer_tokens,
-        stop_tokens=frozenset(),
-        priority=priority,
-        arrived_s=arrived_s,
-        deadline_s=deadline_s,
-    )
-    made.arrival = arrival
-    return made
 
 
 def line(*requests: Request) -> Waiting:
@@ -52,7 +31,11 @@ def draw(plan: PassPlan) -> PassResult:
 
 
 def test_the_first_one_that_fits_goes_ahead_until_the_other_is_overdue() -> None:
-    big, small, long = request(1, 60), request(2, 100, P2), request(3, 30, P3, arrived_s=3.0)
+    big, small, long = (
+        request("1", 60, arrival=1),
+        request("2", 100, P2, arrival=2),
+        request("3", 30, P3, arrival=3, arrived_s=3.0),
+    )
     waiting = line(long, small, big)
     assert waiting.first(3.9) is waiting.shortest is big
     assert waiting.passing(3.9, lambda _: True) is small
@@ -81,7 +64,7 @@ def test_it_is_the_order_of_all_that_wait_whatever_comes_and_goes(
     # who comes later arrives later
     by_time = sorted(given_requests, key=lambda one: one[2])
     requests = [
-        request(arrival, tokens, priority, arrived_s=arrived_s, deadline_s=deadline_s)
+        request(str(arrival), tokens, priority, arrival=arrival, arrived_s=arrived_s, deadline_s=deadline_s)
         for arrival, (tokens, priority, arrived_s, deadline_s) in enumerate(by_time)
     ]
     for one in data.draw(st.permutations(requests)):
@@ -122,14 +105,16 @@ def test_a_big_one_waits_for_its_target_and_what_runs_then_whatever_arrives(
     pass_s: float,
 ) -> None:
     planner = Scheduler(num_slots=8, num_pages=40, page_tokens=4, pass_tokens=64, chunk_tokens=64)
-    planner.add(request(0, 40, P0, max_answer_tokens=12))
+    planner.add(request("0", 40, P0, max_answer_tokens=12))
     planner.apply(draw(planner.schedule(0.0)))
-    big = request(1, big_tokens, priority, max_answer_tokens=160 - big_tokens)
+    big = request("1", big_tokens, priority, max_answer_tokens=160 - big_tokens)
     planner.add(big)
     now_s, others, overdue_passes = 0.0, list[Request](), 0
     for arrivals in cycle(hostile):
         for tokens, answer, of in arrivals:
-            others.append(request(2 + len(others), tokens, of, arrived_s=now_s, max_answer_tokens=answer))
+            others.append(
+                request(str(2 + len(others)), tokens, of, arrived_s=now_s, max_answer_tokens=answer)
+            )
             planner.add(others[-1])
         waiting = [one for one in others if one.state is RequestState.WAITING]
         planner.apply(draw(planner.schedule(now_s)))

@@ -1,0 +1,29 @@
+"""The FP8 engine of the bundled checkpoint, on any device."""
+
+from __future__ import annotations
+
+import torch
+
+from sparkle.engine.loaded_gpu import LoadedGpu
+from sparkle.engine.sampler import Sampler
+from sparkle.engine.settings import Device, EngineSettings, default_model
+from sparkle.engine.stopwatch import Stopwatch
+from sparkle.model.config import read_config
+from sparkle.text.tokenizer import Tokenizer
+from tests.engine.bundle import Bundle, engine_around, max_pages
+
+
+def load(settings: EngineSettings, device: torch.device) -> tuple[Bundle, LoadedGpu]:
+    """An engine with these settings, and what it was made of."""
+    config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
+    made = LoadedGpu(
+        default_model(),
+        config,
+        settings.sizes(Device.CUDA),
+        Stopwatch(),
+        device=device,
+        name="a GPU",
+        free_bytes=10**10,
+    )
+    runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
+    return engine_around(runner, config, tokenizer, made.sizes), made
