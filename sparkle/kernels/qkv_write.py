@@ -160,9 +160,8 @@ def turned_head(
     eps: Block,
     DIM: constexpr,
     LANES: constexpr,
-    ROWS: constexpr,
 ) -> Block:
-    """float32 [ROWS, DIM]: one head of some rows, normed and turned."""
+    """float32 [rows in o_row, DIM]: one head of some rows, normed and turned."""
     o_dim = tl.arange(0, DIM)
     turns = o_dim < 2 * LANES
     o_other = tl.where(turns, (o_dim + LANES) % (2 * LANES), o_dim)
@@ -224,7 +223,7 @@ def qkv_write_kernel(
     o_dim = tl.arange(0, DIM)
     if i_head < HEADS:
         p_head = p_query + i_head * stride_query_head
-        b_q = turned_head(p_head, p_query_norm, p_table, o_row, stride_query, rows, eps, DIM, LANES, ROWS)
+        b_q = turned_head(p_head, p_query_norm, p_table, o_row, stride_query, rows, eps, DIM, LANES)
         p_o = p_out + (o_row * HEADS + i_head)[:, None] * DIM + o_dim[None, :]
         tl.store(p_o, b_q.to(p_out.dtype.element_ty), mask=inside[:, None])
     else:
@@ -234,7 +233,7 @@ def qkv_write_kernel(
         o_page = (cell * KV_HEADS + i_kv)[:, None] * DIM + o_dim[None, :]
         if i_head < HEADS + KV_HEADS:
             p_head = p_key + i_kv * stride_key_head
-            b_k = turned_head(p_head, p_key_norm, p_table, o_row, stride_key, rows, eps, DIM, LANES, ROWS)
+            b_k = turned_head(p_head, p_key_norm, p_table, o_row, stride_key, rows, eps, DIM, LANES)
             tl.store(p_keys + o_page, stored(b_k, p_keys), mask=kept)
         else:
             p_head = p_value + i_kv * stride_value_head

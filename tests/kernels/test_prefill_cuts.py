@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkle.engine.settings import GPU_PASS_TOKENS
 from sparkle.kernels.prefill_cuts import BLOCK_TOKENS, WHOLE_TOKENS, Cuts, cuts_of, filled_rows
 
 LONGEST, MOST_ROWS = 262_144, WHOLE_TOKENS
+
+
+def test_nothing_is_added_to_the_pass_that_the_engine_reads_long_prompts_in() -> None:
+    assert filled_rows(GPU_PASS_TOKENS) == GPU_PASS_TOKENS == WHOLE_TOKENS
 
 
 @given(st.integers(0, LONGEST), st.integers(1, MOST_ROWS))
