@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparkle.engine.bucket_times import times_ms
 from sparkle.engine.buckets import Bucket, graphs_for, smallest
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.drawn_rows import NONE_DRAWN, drawn_on_device, drawn_rows
@@ -143,19 +144,9 @@ class ShortSpans:
     def times_ms(self, upkeep: SlotUpkeep) -> dict[Bucket, float]:
         """What a pass of each bucket takes, with full drafts behind no context: they add as much behind any.
 
-        Slots and pages are any, and wiped afterwards. Of each kind the smallest and the largest bucket are
-        timed: between them the times lie on a line, within 4 % on an H200.
+        Slots and pages are any, and wiped afterwards.
         """
-        found: dict[Bucket, float] = {}
-        for kind in {(bucket.width, bucket.guesses) for bucket in self._buckets}:
-            alike = [bucket for bucket in self._buckets if (bucket.width, bucket.guesses) == kind]
-            most, least = alike[0], alike[-1]
-            ms = {bucket: self._time_ms(bucket, upkeep) for bucket in {least, most}}
-            steps = max(1, most.sequences - least.sequences)
-            for bucket in alike:
-                share = (bucket.sequences - least.sequences) / steps
-                found[bucket] = ms[least] + share * (ms[most] - ms[least])
-        return found
+        return times_ms(self._buckets, lambda bucket: self._time_ms(bucket, upkeep))
 
     def _time_ms(self, bucket: Bucket, upkeep: SlotUpkeep) -> float:
         chosen, device = self._passes[bucket], self._page_tables.device

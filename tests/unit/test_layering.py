@@ -33,7 +33,8 @@ TORCHLESS_ENGINE = (
     *("scheduler", "pages", "slots", "request", "plan", "frames", "settings", "client"),
     *("buckets", "rows", "memory_plan", "arguments", "draft_count", "draft_choice", "pass_costs"),
     *("order", "full_passes", "rounds", "prompt_rows", "waiting", "preemption", "admission", "spans"),
-    *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "shared_places", "holdings", "lateness"),
+    *("blocks", "seen_blocks", "checkpoints", "checkpoint_places", "shared_places", "holdings"),
+    *("lateness", "bucket_times"),
 )
 TORCHLESS_DRAFTING = (
     *("proposer", "lookup", "forced", "combined", "draft"),
