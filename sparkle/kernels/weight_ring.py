@@ -72,6 +72,7 @@ def tile_products(
         ask_for_rows(x_tiles, i_m, ring, i, start + i, run, BM)
     s_xs = keep_row_scales(p_xs, start, stop, i_m, rows, SLOTS, BM)
     gl.thread_barrier()
+    # built up by sums of tuples: Triton unpacks nothing into one
     sums: Block = ()
     for _ in gl.static_range(TILES):
         sums = sums + (gl.zeros([128, BM], gl.float32, mma),)  # noqa: RUF005
