@@ -1,0 +1,85 @@
+"""Keeps what was compiled by tenant and by grammar, bounded in number and bytes. Knows no compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sparkle.errors import ConfigError, GrammarError
+
+Compiled = TypeVar("Compiled")
+Key = tuple[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[Compiled]):
+    """What compiling came to, and the bytes of the grammar's text."""
+
+    compiled: Compiled | None
+    refusal: GrammarError | None
+    text_bytes: int
+
+
+class GrammarCache(Generic[Compiled]):
+    """The grammars used last. A refusal is kept as well: asking again costs nobody a second time.
+
+    A tenant never meets what another one's grammar came to, so the time that an answer takes tells nothing of
+    others. Any thread may ask; two that ask for the same at once both compile it.
+    """
+
+    def __init__(
+        self,
+        compile_grammar: Callable[[str], Compiled],
+        *,
+        grammars: int = 256,
+        text_bytes: int = 16 * 1024**2,
+    ) -> None:
+        """At most `grammars` are kept, whose texts are `text_bytes` together.
+
+        What `compile_grammar` raises is kept if it is a GrammarError, and raised as it is if not.
+        """
+        for name, value in (("grammars", grammars), ("text_bytes", text_bytes)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value} but must be at least 1")
+        self._compile = compile_grammar
+        self._most_grammars = grammars
+        self._most_bytes = text_bytes
+        self._kept: OrderedDict[Key, _Kept[Compiled]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, tenant: str, grammar: str) -> Compiled:
+        """What `grammar` compiles to; raises the GrammarError that it is refused with."""
+        text = grammar.encode()
+        key = (tenant, hashlib.sha256(text).digest())
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+        if kept is None:
+            kept = self._compiled(grammar, len(text))
+            with self._lock:
+                self._keep(key, kept)
+        if kept.refusal is not None:
+            # a fresh one: an error that is raised twice drags its first traceback along
+            raise type(kept.refusal)(*kept.refusal.args)
+        assert kept.compiled is not None
+        return kept.compiled
+
+    def _compiled(self, grammar: str, text_bytes: int) -> _Kept[Compiled]:
+        try:
+            return _Kept(self._compile(grammar), None, text_bytes)
+        except GrammarError as refusal:
+            return _Kept(None, refusal.with_traceback(None), text_bytes)
+
+    def _keep(self, key: Key, kept: _Kept[Compiled]) -> None:
+        replaced = self._kept.pop(key, None)
+        self._bytes += kept.text_bytes - (replaced.text_bytes if replaced else 0)
+        self._kept[key] = kept
+        while len(self._kept) > self._most_grammars or self._bytes > self._most_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.text_bytes

@@ -1,0 +1,98 @@
+"""Compiled grammars are kept by tenant, bounded in number and bytes; refusals are kept too."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkle.errors import ConfigError, GrammarTooComplex
+from sparkle.text.grammar_cache import GrammarCache
+
+
+class Compiler:
+    """Compiles a text to its capitals, and counts."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+
+    def __call__(self, grammar: str) -> str:
+        self.compiled.append(grammar)
+        if grammar.startswith("refused"):
+            raise GrammarTooComplex("schema: has 2 values; at most 1 are served: make it simpler")
+        return grammar.upper()
+
+
+def test_a_grammar_is_compiled_once_for_each_tenant() -> None:
+    compiler = Compiler()
+    cache = GrammarCache(compiler)
+    assert [cache.get(tenant, "a") for tenant in ("one", "one", "two", "one")] == ["A"] * 4
+    assert compiler.compiled == ["a", "a"]
+
+
+def test_a_refusal_is_kept_and_told_each_time() -> None:
+    compiler = Compiler()
+    cache = GrammarCache(compiler)
+    for _ in range(3):
+        with pytest.raises(GrammarTooComplex, match="has 2 values; at most 1"):
+            cache.get("one", "refused")
+    assert compiler.compiled == ["refused"]
+
+
+def test_what_is_no_refusal_is_not_kept() -> None:
+    calls: list[str] = []
+
+    def broken(grammar: str) -> str:
+        calls.append(grammar)
+        raise OSError
+
+    cache = GrammarCache(broken)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"^$"):
+            cache.get("one", "a")
+    assert calls == ["a", "a"]
+
+
+def test_the_grammar_used_longest_ago_goes_first() -> None:
+    compiler = Compiler()
+    cache = GrammarCache(compiler, grammars=2)
+    for grammar in ("a", "b", "a", "c", "a", "b"):
+        cache.get("one", grammar)
+    assert compiler.compiled == ["a", "b", "c", "b"]
+
+
+def test_bytes_are_those_of_the_text() -> None:
+    compiler = Compiler()
+    cache = GrammarCache(compiler, text_bytes=4)
+    # of ä and é each takes two bytes; what is larger than all that may be kept is not
+    for grammar in ("ä", "é", "ä", "b", "ä", "é", "seven!!", "é"):
+        cache.get("one", grammar)
+    assert compiler.compiled == ["ä", "é", "b", "é", "seven!!", "é"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.text("xyz", min_size=1, max_size=4)), max_size=40),
+    st.integers(1, 5),
+    st.integers(1, 9),
+)
+def test_the_cache_is_a_list_of_the_last_used(asked: list[tuple[str, str]], grammars: int, most: int) -> None:
+    compiler = Compiler()
+    cache = GrammarCache(compiler, grammars=grammars, text_bytes=most)
+    kept: list[tuple[str, str]] = []
+    compiled: list[str] = []
+    for tenant, grammar in asked:
+        assert cache.get(tenant, grammar) == grammar.upper()
+        if (tenant, grammar) in kept:
+            kept.remove((tenant, grammar))
+        else:
+            compiled.append(grammar)
+        kept.append((tenant, grammar))
+        while len(kept) > grammars or sum(len(text) for _, text in kept) > most:
+            kept.pop(0)
+    assert compiler.compiled == compiled
+
+
+@pytest.mark.parametrize("setting", ["grammars", "text_bytes"])
+def test_a_bound_below_one_is_a_wrong_setting(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} is 0 but must be at least 1"):
+        GrammarCache(Compiler(), **{setting: 0})
