@@ -48,12 +48,12 @@ class Rig:
         given_count: GivenCount | None = None,
     ) -> None:
         self.model = HistoryModel(VOCAB)
-        cache = TokenCache(
+        self.cache = TokenCache(
             config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.state_slots
         )
         self.runner = GpuRunner(
             self.model,
-            cache,
+            self.cache,
             Sampler(VOCAB),
             num_slots=of.slots,
             max_pages=max_pages(config(), of),

@@ -146,6 +146,25 @@ async def test_a_busy_home_is_waited_for_200_ms(open_site: OpenSite, ways: Calla
     await holding_up.cancel()
 
 
+async def test_full_workers_that_wait_for_one_another_go_on_all_the_same(
+    open_site: OpenSite, ways: Callable[[], list[str]]
+) -> None:
+    site = await open_site(slots=1, wait_ms=USUAL_MS)
+    homes: dict[str, list[str]] = {name: [] for name in NAMES}
+    number = 0
+    while min(map(len, homes.values())) < 2:
+        number += 1
+        homes[(await site.answer(turn(f"c-{number}"))).worker].append(f"c-{number}")
+    begun = len(ways())
+    follow_ups = [turn(one, "pace_ms=2") for home in homes.values() for one in home[:2]]
+    again = [turn(job.conversation or "", "pace_ms=2") for job in follow_ups]
+    # each is answered whole, or this takes too long
+    await asyncio.gather(*map(site.answer, [*follow_ups, *again]))
+    found = ways()[begun:]
+    assert len(found) >= len([*follow_ups, *again])
+    assert set(found) <= {"home", "handed_over", "busy"}
+
+
 async def test_a_slot_that_becomes_free_in_time_is_the_follow_ups(
     open_site: OpenSite, ways: Callable[[], list[str]]
 ) -> None:
