@@ -66,11 +66,12 @@ class Admission:
 
     def _make_way(self, request: Request, earlier: list[Request], now_s: float) -> bool:
         """Whether one that waits was given slot and pages of others, who run since an earlier pass."""
-        # what else is free may be kept for one that is overdue
         pages = self._holdings.pages
-        leaving = giving_way(
-            earlier, request, pages.pages_for(request.worst_case_tokens), pages.holders, now_s
-        )
+        needed = pages.pages_for(request.worst_case_tokens)
+        # what is free may be kept for another one
+        if self.waiting.overdue(now_s) in (None, request):
+            needed -= pages.num_obtainable
+        leaving = giving_way(earlier, request, needed, pages.holders, now_s)
         for one in leaving:
             earlier.remove(one)
             self.running.remove(one)

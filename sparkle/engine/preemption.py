@@ -31,7 +31,7 @@ def giving_way(
 ) -> list[Request]:
     """Those that give way to this one, so many that nobody holds `pages` more; none where all are not enough.
 
-    `holders`: how many requests hold a page.
+    `pages`: 0 or less where it lacks a slot alone, for which one gives way; `holders`: how many hold a page.
     """
     if now_s < to.arrived_s + WAIT_SHARE * target_s(to.priority):
         return []

@@ -47,21 +47,22 @@ class Waiting:
         """The first one if none were overdue; None where nobody waits."""
         return next(iter(self._line), None)
 
-    def first(self, now_s: float) -> Request | None:
-        """Whose turn it is; None where nobody waits."""
-        return self._first_overdue(now_s) or self.shortest
-
-    def passing(self, now_s: float, fits: Callable[[Request], bool]) -> Request | None:
-        """Who may go ahead of the first one, which does not fit; None where nobody does or may."""
-        if self._first_overdue(now_s) is not None:
-            return None
-        return next((request for request in self._line[1:] if fits(request)), None)
-
-    def _first_overdue(self, now_s: float) -> Request | None:
+    def overdue(self, now_s: float) -> Request | None:
+        """Of those that are overdue the one that came first: what is free is kept for it; None for none."""
         # of one class who came first is overdue first
         first = (line[0] for line in self._by_arrival.values() if line)
         overdue = (request for request in first if is_overdue(request, now_s))
         return min(overdue, key=_arrival, default=None)
+
+    def first(self, now_s: float) -> Request | None:
+        """Whose turn it is; None where nobody waits."""
+        return self.overdue(now_s) or self.shortest
+
+    def passing(self, now_s: float, fits: Callable[[Request], bool]) -> Request | None:
+        """Who may go ahead of the first one, which does not fit; None where nobody does or may."""
+        if self.overdue(now_s) is not None:
+            return None
+        return next((request for request in self._line[1:] if fits(request)), None)
 
 
 def _arrival(request: Request) -> int:

@@ -124,27 +124,49 @@ def test_it_goes_on_from_its_checkpoint_or_reads_all_again(
     assert long.answer == [5] * 7 + [STOP]
 
 
-def test_for_pages_as_many_give_way_as_are_needed_and_none_in_vain() -> None:
+def test_for_a_slot_one_gives_way_however_few_pages_it_has_where_others_are_free() -> None:
+    rig = Rig(num_slots=2, num_pages=200)
+    # 37 pages each
+    first, second = (rig.add(request(name, LONG, most=100, priority=P3)) for name in ("first", "second"))
+    rig.run_pass()
+    # 75 pages
+    big = rig.add(request("big", document(1, 200), most=100, priority=P0, arrived_s=-1.0))
+    rig.run_pass()
+    assert (big.state, first.preemptions, second.preemptions) == (RequestState.READING, 0, 1)
+    rig.run(token=STOP)
+
+
+@pytest.mark.parametrize(
+    ("pages", "is_kept", "leave"),
+    [
+        *((26, False, 0), (27, False, 1), (63, False, 1), (64, False, 2), (100, False, 2)),
+        *((26, True, 1), (37, True, 1), (38, True, 2), (74, True, 2), (75, True, 0)),
+    ],
+)
+def test_for_pages_as_many_give_way_as_are_needed_and_none_in_vain(
+    pages: int, leave: int, *, is_kept: bool
+) -> None:
+    """26 pages are nobody's; where `is_kept`, they wait for one that is overdue."""
     rig = Rig(num_slots=4, num_pages=100)
     # 37 pages each
     first, second = (rig.add(request(name, LONG, most=100, priority=P3)) for name in ("first", "second"))
     rig.run_pass()
-    rig.now_s = 1.0
-    # it needs all pages, and 26 are nobody's: they may be kept for another
-    huge = rig.add(request("huge", document(1, 100), most=300, priority=P1))
+    if is_kept:
+        rig.add(request("overdue", document(1, 100), most=300, priority=P2, arrived_s=-16.0))
+    short = rig.add(request("short", (7, 8), most=4 * pages - 2, priority=P0, arrived_s=-0.5))
     rig.run_pass()
-    assert (huge.state, first.preemptions, second.preemptions) == (RequestState.WAITING, 0, 0)
-    # this one needs 30
-    big = rig.add(request("big", document(1, 60), most=60, priority=P1))
-    rig.run_pass()
-    assert (big.state, first.preemptions, second.preemptions) == (RequestState.READING, 0, 1)
-    rig.planner.cancel("huge")
+    assert first.preemptions + second.preemptions == leave
+    begins = leave > 0 or (pages <= 26 and not is_kept)
+    assert (short.state is not RequestState.WAITING) == begins
+    rig.planner.cancel("overdue")
     rig.run(token=STOP)
 
 
 @pytest.mark.parametrize(("most", "leave"), [(110, 1), (114, 2), (258, 2), (262, 0)])
 def test_nobody_gives_way_for_pages_that_others_hold_as_well(most: int, leave: int) -> None:
-    rig = Rig(num_slots=4, num_pages=66)
+    rig = Rig(num_slots=4, num_pages=76)
+    # 11 pages, and nearly done
+    rig.add(request("nearly", (7, 8), most=40, priority=P3))
     # 37 pages each, of which the second one goes on from nine of the first
     first = rig.add(request("first", LONG, most=100, priority=P3))
     rig.run_pass()
