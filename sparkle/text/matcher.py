@@ -1,0 +1,113 @@
+"""Where one answer stands in its grammar: what may follow, what must, whether it may end. Knows no model.
+
+The library never raises: it goes into an error state in which a mask allows the end alone, so that a broken
+answer would look complete. Every call here asks for that state, and raises MatcherFailed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from llguidance import LLMatcher
+
+from sparkle.errors import MatcherFailed
+
+
+class Matcher:
+    """The state of one answer. One thread at a time may use it; others are free meanwhile."""
+
+    def __init__(self, compiled: LLMatcher, *, rows: int, end_tokens: Collection[int]) -> None:
+        """`compiled`, at its beginning, is copied; `rows` and `end_tokens` are its vocabulary's."""
+        self._state = compiled.deep_copy()
+        self._rows = rows
+        self._end_tokens = frozenset(end_tokens)
+        self._ended = False
+        self._refused = False
+        self._require_state()
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end token was accepted."""
+        return self._ended
+
+    @property
+    def failed(self) -> bool:
+        """Whether the state is lost; every other call raises MatcherFailed then."""
+        return self._refused or self._state.is_error()
+
+    def may_end(self) -> bool:
+        """Whether what was accepted is valid as it is."""
+        accepting = self._state.is_accepting()
+        self._require_state()
+        return accepting
+
+    def must_end(self) -> bool:
+        """Whether nothing but an end token may follow."""
+        stopped = self._state.is_stopped()
+        self._require_state()
+        return stopped
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Go on by the tokens that the answer got; an end token is the last one.
+
+        Raises MatcherFailed for a token that the grammar refuses, which the masks have left out.
+        """
+        if self._ended and tokens:
+            raise self._refusal("a token was drawn behind the end of its answer")
+        if not all(self._is_row(token) for token in tokens):
+            raise self._refusal(f"a token was drawn that is none of {self._rows}")
+        body = self._body(tokens)
+        self._state.consume_tokens(body)
+        self._require_state()
+        if len(body) == len(tokens):
+            return
+        # the library is not told of the end: where nothing else may follow it takes it for an error
+        if len(body) + 1 < len(tokens) or not self.may_end():
+            raise self._refusal("an end was drawn where the answer is not complete, or not as its last")
+        self._ended = True
+
+    def count_allowed(self, draft: Sequence[int]) -> int:
+        """How many tokens of a draft may follow, to the first refused one or with the one that ends."""
+        if self._ended:
+            return 0
+        rows = next((place for place, token in enumerate(draft) if not self._is_row(token)), len(draft))
+        # an id without a row would put the library into its error state, for good
+        draft = draft[:rows]
+        body = self._body(draft)
+        end = list(draft[len(body) : len(body) + 1])
+        # of an end alone the library says no where nothing else may follow
+        count = self._state.validate_tokens([*body, *end]) if body else int(bool(end) and self.may_end())
+        self._require_state()
+        return count
+
+    def forced(self) -> list[int]:
+        """Tokens that must follow whatever is drawn, spelled as the tokenizer would; often none."""
+        tokens = [] if self._ended else self._state.compute_ff_tokens()
+        self._require_state()
+        return tokens
+
+    def with_masks_of(self, draft: Sequence[int]) -> tuple[LLMatcher, list[int]]:
+        """The library's state and the tokens of `draft` behind which a token will be drawn: for `MaskFiller`.
+
+        Raises MatcherFailed where the draft is not allowed, or the answer has ended.
+        """
+        if self._ended or self.count_allowed(draft) < len(draft):
+            raise MatcherFailed("grammar: masks were asked for behind what it refuses; cut the draft first")
+        return self._state, self._body(draft)
+
+    def _body(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens before the first that ends an answer."""
+        end = next((place for place, token in enumerate(tokens) if token in self._end_tokens), len(tokens))
+        return list(tokens[:end])
+
+    def _is_row(self, token: int) -> bool:
+        return 0 <= token < self._rows
+
+    def _refusal(self, what: str) -> MatcherFailed:
+        """The error for tokens that the masks have left out; nothing can go on from it."""
+        self._refused = True
+        return MatcherFailed(f"grammar: {what}; send the job again")
+
+    def _require_state(self) -> None:
+        if self.failed:
+            raise MatcherFailed("grammar: its state was lost in the middle of an answer; send the job again")
