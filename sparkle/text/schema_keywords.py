@@ -95,7 +95,14 @@ def _check_format(schema: Mapping[str, object], path: str) -> None:
 
 
 def _check_multiple(given: object, limits: SchemaLimits) -> None:
-    """0.25 has 25 states: as many as its digits say, wherever its point stands."""
+    """0.25 has 25 states: as many as its digits say without the point, and all zeros before it."""
     if isinstance(given, int | float) and not isinstance(given, bool):
-        digits = int("".join(map(str, Decimal(repr(given)).normalize().as_tuple().digits)))
-        require_at_most("as the digits of a multipleOf", digits, limits.multiple_of)
+        number = Decimal(repr(given)).normalize()
+        digits = int(number.scaleb(_places_of(number)))
+        require_at_most("as the digits of a multipleOf", abs(digits), limits.multiple_of)
+
+
+def _places_of(number: Decimal) -> int:
+    """How many digits stand behind the point."""
+    exponent = number.as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
