@@ -57,7 +57,7 @@ def worker(
     cannot be reached, 5 the streams are not declared (`sparkle topology apply`).
 
     These and all others can also stand in the tables `worker` and `engine` of `sparkle --config FILE`, or in
-    the environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_CACHE_S and so on; docs/operations.md has them.
+    the environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_CACHE_S and so on; docs/settings.md has them.
     """
     flags = {
         "region": region,
