@@ -1,4 +1,4 @@
-"""The FP8 engine of the bundled checkpoint, on any device."""
+"""FP8 engines around what was loaded, on any device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sparkle.engine.loaded_gpu import LoadedGpu
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.engine.stopwatch import Stopwatch
-from sparkle.model.config import read_config
+from sparkle.model.config import ModelConfig, read_config
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import Bundle, engine_around, max_pages
 
 
 def load(settings: EngineSettings, device: torch.device) -> tuple[Bundle, LoadedGpu]:
-    """An engine with these settings, and what it was made of."""
+    """The bundled checkpoint's engine with these settings, and what it was made of."""
     config, tokenizer = read_config(default_model()), Tokenizer.load(default_model())
     made = LoadedGpu(
         default_model(),
@@ -25,5 +25,10 @@ def load(settings: EngineSettings, device: torch.device) -> tuple[Bundle, Loaded
         name="a GPU",
         free_bytes=10**10,
     )
+    return engine_of(made, config, tokenizer), made
+
+
+def engine_of(made: LoadedGpu, config: ModelConfig, tokenizer: Tokenizer) -> Bundle:
+    """An engine that runs its passes with what was made."""
     runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
-    return engine_around(runner, config, tokenizer, made.sizes), made
+    return engine_around(runner, config, tokenizer, made.sizes)

@@ -14,7 +14,6 @@ import torch
 
 from sparkle.engine.frames import Failed
 from sparkle.engine.loaded_gpu import LoadedGpu
-from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import FailureCode
@@ -26,7 +25,8 @@ from sparkle.model.shapes import shape_27b, shape_tiny
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import GREEDY, Bundle, engine_around, max_pages
+from tests.engine.bundle import GREEDY, Bundle
+from tests.engine.loaded import engine_of
 
 ANSWER_TOKENS, FOLLOW_UP_TOKENS, LAST_TOKENS = 20, 100, 24
 
@@ -47,7 +47,7 @@ def four_layers(config: ModelConfig, *, context_tokens: int) -> ModelConfig:
     )
 
 
-def engine_of(
+def random_engine(
     config: ModelConfig, tokenizer: Tokenizer, settings: EngineSettings, device: torch.device
 ) -> Bundle:
     def read_weights(
@@ -66,8 +66,7 @@ def engine_of(
         free_bytes=60 * 10**9,
         read_weights=read_weights,
     )
-    runner = loaded.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, loaded.sizes))
-    return engine_around(runner, config, tokenizer, loaded.sizes)
+    return engine_of(loaded, config, tokenizer)
 
 
 def converse(built: Bundle, context_tokens: int) -> None:
@@ -94,7 +93,7 @@ def converse(built: Bundle, context_tokens: int) -> None:
 def test_a_small_context(tokenizer: Tokenizer) -> None:
     config = four_layers(shape_tiny(), context_tokens=700)
     settings = EngineSettings(slots=2, pass_tokens=200, kv_tokens=1024)
-    converse(engine_of(config, tokenizer, settings, torch.device("cpu")), 700)
+    converse(random_engine(config, tokenizer, settings, torch.device("cpu")), 700)
 
 
 @pytest.mark.gpu
@@ -102,5 +101,5 @@ def test_the_served_models_context(tokenizer: Tokenizer, gpu: torch.device) -> N
     longest = shape_27b().max_context_tokens
     assert longest == 262_144
     config = four_layers(shape_27b(), context_tokens=longest)
-    built = engine_of(config, tokenizer, EngineSettings(slots=2, kv_tokens=2 * longest), gpu)
+    built = random_engine(config, tokenizer, EngineSettings(slots=2, kv_tokens=2 * longest), gpu)
     converse(built, longest)

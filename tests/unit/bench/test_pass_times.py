@@ -10,7 +10,8 @@ import pytest
 
 from bench.pass_times import PassTimes, fitted, latest
 from bench.record import RESULTS
-from sparkle.engine.plan import PassPlan, Span
+from sparkle.engine.plan import PassPlan
+from tests.unit.reading_passes import reading
 
 MEASURED = {
     "plain_1x1_33k": 8.0559,
@@ -28,24 +29,6 @@ MEASURED = {
 TIMES = PassTimes(
     base_ms=10.0, sequence_ms=2.0, draft_ms=0.5, context_ms=0.5, few_ms=48.0, row_ms=0.25, key_ms=0.125
 )
-
-
-def plan(*spans: tuple[int, int]) -> PassPlan:
-    """Of (start, rows)."""
-    return PassPlan(
-        spans=tuple(
-            Span(
-                request=str(slot),
-                slot=slot,
-                start=start,
-                tokens=(0,) * rows,
-                pages=(),
-                draws=False,
-                fresh=False,
-            )
-            for slot, (start, rows) in enumerate(spans)
-        )
-    )
 
 
 @pytest.mark.parametrize(
@@ -68,11 +51,11 @@ def plan(*spans: tuple[int, int]) -> PassPlan:
     ],
 )
 def test_by_hand(spans: Sequence[tuple[int, int]], took_ms: float) -> None:
-    assert TIMES.ms(plan(*spans)) == pytest.approx(took_ms)
+    assert TIMES.ms(reading(*spans)) == pytest.approx(took_ms)
 
 
 def test_drafts_are_read_by_the_graph() -> None:
-    (answer,) = plan((6, 1)).spans
+    (answer,) = reading((6, 1)).spans
     drafted = PassPlan(spans=(answer.with_draft((0, 0, 0)),))
     assert TIMES.ms(drafted) == pytest.approx(13.0 + 3 * 0.5)
     assert TIMES.graph_ms(3, 12) == pytest.approx(10.0 + 2 * 2.0 + 9 * 0.5)
@@ -80,23 +63,23 @@ def test_drafts_are_read_by_the_graph() -> None:
 
 def test_it_goes_through_what_was_measured() -> None:
     times = fitted(MEASURED)
-    assert times.ms(plan((33_000, 1))) == pytest.approx(MEASURED["plain_1x1_33k"])
-    assert times.ms(plan(*[(33_000, 1)] * 8)) == pytest.approx(MEASURED["plain_8x1_33k"])
-    assert times.ms(plan((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_1x33k"], rel=1e-3)
-    assert times.ms(plan((0, 262_128))) == pytest.approx(1e3 * MEASURED["prefill_1x262k"], rel=1e-3)
+    assert times.ms(reading((33_000, 1))) == pytest.approx(MEASURED["plain_1x1_33k"])
+    assert times.ms(reading(*[(33_000, 1)] * 8)) == pytest.approx(MEASURED["plain_8x1_33k"])
+    assert times.ms(reading((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_1x33k"], rel=1e-3)
+    assert times.ms(reading((0, 262_128))) == pytest.approx(1e3 * MEASURED["prefill_1x262k"], rel=1e-3)
 
 
 def test_a_prompt_takes_the_same_in_any_chunks() -> None:
     times = fitted(MEASURED)
     chunks = [(0, 8448), (8448, 8448), (16_896, 8448), (25_344, 7656)]
-    assert sum(times.ms(plan(chunk)) for chunk in chunks) == pytest.approx(
-        times.ms(plan((0, 33_000))), rel=1e-3
+    assert sum(times.ms(reading(chunk)) for chunk in chunks) == pytest.approx(
+        times.ms(reading((0, 33_000))), rel=1e-3
     )
 
 
 def test_it_foretells_what_it_was_not_fitted_to() -> None:
     times = fitted(MEASURED)
-    assert 8 * times.ms(plan((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_8x33k"], rel=0.01)
+    assert 8 * times.ms(reading((0, 33_000))) == pytest.approx(1e3 * MEASURED["prefill_8x33k"], rel=0.01)
     # attention alone, all layers, in chunks of a prompt: 8,192 rows behind 24,576
     attention_ms = 16 * MEASURED["prefill_attention_8192_behind_24576"] / 1e3
     assert times.key_ms * 8192 * (24_576 + 4096) == pytest.approx(attention_ms, rel=0.2)

@@ -3,25 +3,7 @@
 from __future__ import annotations
 
 from sparkle.engine.full_passes import SEEN_PASSES, FullPasses
-from sparkle.engine.plan import PassPlan, Span
-
-
-def reading(*chunks: tuple[int, int]) -> PassPlan:
-    """Of (start, rows)."""
-    return PassPlan(
-        spans=tuple(
-            Span(
-                request=str(slot),
-                slot=slot,
-                start=start,
-                tokens=(0,) * rows,
-                pages=(),
-                draws=False,
-                fresh=not start,
-            )
-            for slot, (start, rows) in enumerate(chunks)
-        )
-    )
+from tests.unit.reading_passes import reading
 
 
 def test_the_shortest_of_enough_full_passes() -> None:
