@@ -113,9 +113,10 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
                 case Prepared():
                     frames.append(engine.submit(order.job, order.prompt))
         written = engine.step()
-        if engine.cached != told:
-            told = engine.cached
-            frames.append(told)
+        cached = engine.cached
+        if cached != told:
+            frames.append(cached)
+            told = cached
         frames += written
         if frames:
             send(frames)
