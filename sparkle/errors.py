@@ -11,6 +11,10 @@
     │   ├── PublishUncertain      no answer in time: the message may or may not be stored
     │   ├── QueueFull             the stream is at its limit
     │   └── TopologyMissing       the streams are not declared
+    ├── AccessError               whoever asks through the gateway may not
+    │   ├── KeyRefused            the key is missing, wrong or withdrawn
+    │   ├── AllowanceSpent        the tenant has no tokens left this month
+    │   └── RateLimited           too much at once
     ├── JobFailed                 the job ended in a Failure: `.code` says which
     ├── AnswerChanged             a later attempt wrote other tokens than those already handed out
     ├── GrammarError              an answer cannot be kept to a shape
@@ -102,6 +106,32 @@ class TopologyMissing(QueueError):
     """The streams or consumers are not declared; `sparkle topology apply` declares them."""
 
     retryable = False
+
+
+class AccessError(SparkleError):
+    """Whoever asks through the gateway may not; the text never has their key."""
+
+
+class KeyRefused(AccessError):
+    """The key is missing, wrong or withdrawn: which of them is not told."""
+
+
+class AllowanceSpent(AccessError):
+    """The tenant's tokens of this month are spent; `resets_ms`, Unix time, is when there are new ones."""
+
+    def __init__(self, message: str, *, resets_ms: int) -> None:
+        super().__init__(message)
+        self.resets_ms = resets_ms
+
+
+class RateLimited(AccessError):
+    """Too many requests, tokens or jobs at once; may go again in `retry_after_s`."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class JobFailed(SparkleError):
