@@ -22,6 +22,12 @@ class Desk:
     rang: bool = False
     """A job was stored since the request went out: an empty answer may be older than that."""
 
+    after_bell: bool = False
+    """The request that is out went out for a bell."""
+
+    in_doubt: bool = False
+    """A bell rang, yet it was found empty: another worker was sooner, or the consumer is behind."""
+
     failures: int = 0
     """Requests in a row that went wrong."""
 
@@ -44,7 +50,7 @@ class Desk:
     def ask(self, pull: Pull) -> None:
         """A request goes out."""
         self.pull = pull
-        self.rang = False
+        self.after_bell, self.rang, self.in_doubt = self.rang, False, False
 
     def ring(self) -> None:
         """A job was stored."""
@@ -54,6 +60,7 @@ class Desk:
         """Its request has ended; an unhealthy end begins a rest."""
         self.pull = None
         self.maybe = self.rang or end is not PullEnd.EMPTY
+        self.in_doubt = self.after_bell and not self.maybe
         if end in HEALTHY:
             self.failures = 0
             self.missing_since_s = None
@@ -76,7 +83,13 @@ class Desk:
         self.resting = False
         self.maybe = True
 
+    def look_again(self) -> None:
+        """The doubt has had its time: it is asked once more, unless that has been done."""
+        self.maybe = self.maybe or self.in_doubt
+        self.in_doubt = False
+
     def forget(self) -> None:
         """The connection is a new one: nothing is outstanding, and all may have changed."""
         self.pull = None
+        self.in_doubt = False
         self.rested()

@@ -3,7 +3,8 @@
 The rule:
 1. With a slot free, ask the classes that may have work one after the other, without waiting (`sweep`).
 2. Nothing there and at least one slot a class free: leave one short waiting request at each class (`arm`).
-3. Fewer slots free: ask again when the bell rings for a class, and every `tick_s`.
+3. Fewer slots free: ask again when the bell rings for a class, and every `tick_s`. A bell can be heard before
+   the consumer knows of the job: where nothing is found, ask once more after `second_look_s`.
 4. A job that comes without a free slot (from a waiting request left over when the slots filled up) goes back
    at once. It comes again after `surplus_delay_s`, when no such request is left anywhere: a job handed back
    often would look like one that kills its workers.
@@ -45,6 +46,9 @@ class PullSettings:
     tick_s: float = 0.25
     """How often to ask classes for which no bell rang; drawn anew each time, up to half less or more."""
 
+    second_look_s: float = 0.05
+    """When a class is asked again that was empty although its bell had rung."""
+
     answer_timeout_s: float = 2.0
     """How long an answer may take before the request counts as lost."""
 
@@ -61,7 +65,7 @@ class PullSettings:
     """Every so many jobs, the longest unserved class goes first."""
 
     def __post_init__(self) -> None:
-        names = "poll_s tick_s answer_timeout_s surplus_delay_s max_backoff_s missing_grace_s"
+        names = "poll_s tick_s second_look_s answer_timeout_s surplus_delay_s max_backoff_s missing_grace_s"
         require_positive(self, *names.split())
 
 
@@ -219,6 +223,8 @@ class Puller:
         where = {"region": self._region, "class": pull.priority}
         if end is PullEnd.EMPTY:
             self._order.empty(pull.priority)
+        if desk.in_doubt:
+            asyncio.get_running_loop().call_later(self._settings.second_look_s, self._look_twice, desk)
         if end not in HEALTHY:
             backoff_s = desk.backoff_s(self._settings.max_backoff_s) * random.uniform(0.5, 1.0)
             asyncio.get_running_loop().call_later(backoff_s, self._rested, desk)
@@ -226,6 +232,10 @@ class Puller:
             log.warning("pull_broken", extra={**where, "end": end})
         elif failures and not desk.failures:
             log.info("pull_recovered", extra={**where, "failures": failures})
+        self._wake.set()
+
+    def _look_twice(self, desk: Desk) -> None:
+        desk.look_again()
         self._wake.set()
 
     def _rested(self, desk: Desk) -> None:

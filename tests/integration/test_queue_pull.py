@@ -20,6 +20,7 @@ from sparkle.queue.local import LocalServer
 from sparkle.queue.outgoing import JobPublisher
 from sparkle.queue.puller import Puller, PullSettings
 from sparkle.queue.topology import TopologySettings
+from sparkle.schemas import subjects
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 from tests.conftest import Eventually
@@ -240,6 +241,20 @@ async def test_a_job_handed_back_comes_again_without_a_bell(
         await eventually(lambda: len(slots.taken) == 2)
     assert slots.jobs == [job, job]
     assert [lease.attempt for lease in slots.taken] == [1, 2]
+
+
+async def test_where_a_bell_is_heard_before_its_job_can_be_had_the_class_is_asked_again(
+    connection: Connection, eventually: Eventually
+) -> None:
+    """A job handed back, and a bell by hand, stand for a consumer that is behind its stream."""
+    (job,) = await publish(connection, P0)
+    slots = Slots(connection, 1, PullSettings(tick_s=60.0, second_look_s=0.6))
+    async with pulling(slots):
+        await eventually(lambda: slots.held)
+        await slots.held.pop().nak(0.2)
+        await connection.publish(subjects.bell("local", P0), b"")
+        await eventually(lambda: len(slots.taken) == 2)
+    assert slots.jobs == [job, job]
 
 
 async def test_a_job_handed_back_comes_again_in_the_midst_of_a_flood(

@@ -48,6 +48,38 @@ async def test_a_bell_outweighs_an_empty_answer_that_may_be_older() -> None:
     assert not desk.wants_asking
 
 
+async def test_a_class_found_empty_after_its_bell_is_asked_once_more() -> None:
+    """The bell can be heard before the consumer knows of the job."""
+    desk = Desk(maybe=False)
+    desk.ring()
+    desk.ask(Pull(PriorityClass.P0, "inbox", 1))
+    desk.ended(PullEnd.EMPTY, now_s=0.0)
+    assert desk.in_doubt
+    assert not desk.wants_asking
+    desk.look_again()
+    assert desk.wants_asking
+    desk.ask(Pull(PriorityClass.P0, "inbox", 1))
+    desk.ended(PullEnd.EMPTY, now_s=0.0)
+    assert not desk.in_doubt
+    desk.look_again()
+    assert not desk.wants_asking
+
+
+async def test_a_doubt_is_over_once_the_class_was_asked_or_had_work() -> None:
+    desk = Desk(maybe=False)
+    desk.ring()
+    desk.ask(Pull(PriorityClass.P0, "inbox", 1))
+    desk.ended(PullEnd.FILLED, now_s=0.0)
+    assert not desk.in_doubt
+    desk.ring()
+    desk.ask(Pull(PriorityClass.P0, "inbox", 1))
+    desk.ended(PullEnd.EMPTY, now_s=0.0)
+    desk.ask(Pull(PriorityClass.P0, "inbox", 1, expires_s=1.0))
+    desk.look_again()
+    desk.ended(PullEnd.EMPTY, now_s=0.0)
+    assert not desk.wants_asking
+
+
 async def test_each_failure_in_a_row_doubles_the_rest_up_to_its_bound() -> None:
     desk = await asked()
     rests: list[float] = []
