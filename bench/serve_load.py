@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sparkle.engine.engine import Engine
 from sparkle.engine.frames import Delta, Failed, Finished, Frame
-from sparkle.schemas.job import Job
+from sparkle.schemas.job import Job, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +126,10 @@ class Prompts:
 
     def job(self, prompt_tokens: int, answer_tokens: int) -> Job:
         """The next one as a job, whose answer has so many tokens where no end token is drawn."""
-        return job_of(self.tokens(prompt_tokens), answer_tokens)
+        prompt = self.tokens(prompt_tokens)
+        return job_of(prompt, answer_tokens, seed=self._order.randrange(2**32))
 
 
-def job_of(prompt: Sequence[int], answer_tokens: int) -> Job:
-    """A job with this prompt, drawn as the defaults say, with a seed of its own."""
-    return Job(prompt_tokens=list(prompt), max_tokens=answer_tokens)
+def job_of(prompt: Sequence[int], answer_tokens: int, *, seed: int | None = None) -> Job:
+    """A job with this prompt, drawn as the defaults say; without a seed, with one of its own."""
+    return Job(prompt_tokens=list(prompt), max_tokens=answer_tokens, sampling=Sampling(seed=seed))

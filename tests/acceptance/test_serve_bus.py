@@ -24,7 +24,7 @@ def test_figures_of_a_worker_behind_the_queue() -> None:
 
 def test_answers_come_in_the_loads_order() -> None:
     prompts = Prompts(5000, seed=4)
-    # most of the model's tokens end no answer, and these were drawn: an answer may still end early
+    # of the model's tokens few end an answer, yet some of these answers may end early
     load = [Asked(at_s=at_s, job=prompts.job(20, most)) for at_s, most in ((0.2, 2), (0.0, 5), (0.1, 1))]
     with bus_server("--slots", "2") as server:
         answers = server.answer(load)
@@ -37,12 +37,12 @@ def test_answers_come_in_the_loads_order() -> None:
 
 def test_where_all_slots_are_taken_a_long_answer_gives_way_to_a_short_one() -> None:
     prompts = Prompts(5000, seed=4)
-    # of class p1, and of p0 a second later
+    # of class p1, and of p0 a second later; with the seeds that they get, the long one is not over by then
     load = [Asked(at_s=0.0, job=prompts.job(20, 300)), Asked(at_s=1.0, job=prompts.job(20, 3))]
     with bus_server("--slots", "1") as server:
         # once it is ready, so that the long one is there first
         server.answer([Asked(at_s=0.0, job=prompts.job(20, 1))])
         long, short = server.answer(load)
-    assert len(long.tokens) == 300
+    assert 100 < len(long.tokens) <= 300
     assert long.times_s[0] < 1.0 + short.times_s[0]
     assert 1.0 + short.times_s[-1] < long.times_s[-1]
