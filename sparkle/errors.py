@@ -18,6 +18,7 @@
     ├── JobFailed                 the job ended in a Failure: `.code` says which
     ├── AnswerChanged             a later attempt wrote other tokens than those already handed out
     ├── GrammarError              an answer cannot be kept to a shape
+    │   ├── InvalidGrammar        the shape is none: no schema, no regular expression, no grammar
     │   ├── UnsupportedSchema     the shape says what cannot be enforced
     │   ├── GrammarTooComplex     the shape is over a limit of size or of work
     │   └── MatcherFailed         the grammar's state is lost in the middle of an answer
@@ -49,6 +50,9 @@ class FailureCode(StrEnum):
     CANCELLED = "cancelled"  #: the producer cancelled it
     POISON_JOB = "poison_job"  #: given up after too many deliveries
     ENGINE_ERROR = "engine_error"  #: the engine failed on this job
+    UNSUPPORTED_SCHEMA = "unsupported_schema"  #: the answer's shape says what cannot be enforced
+    GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  #: the answer's shape is over a limit of size or of work
+    INVALID_GRAMMAR = "invalid_grammar"  #: the answer's shape is no schema, regular expression or grammar
 
 
 class SparkleError(Exception):
@@ -149,6 +153,10 @@ class AnswerChanged(SparkleError):
 
 class GrammarError(SparkleError):
     """An answer cannot be kept to a shape."""
+
+
+class InvalidGrammar(GrammarError):
+    """The shape is none: what was given for a schema, a regular expression or a grammar is not one."""
 
 
 class UnsupportedSchema(GrammarError):

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 
 from sparkle.errors import FailureCode
 from sparkle.schemas.message import JobId, Message, Name, Part, TokenId
+from sparkle.schemas.tools import MAX_CALLS, ToolCall, ToolCallDelta
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0.0)]
@@ -26,6 +27,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  #: an end token, a stop token or a stop string
     LENGTH = "length"  #: max_tokens was reached
+    TOOL_CALLS = "tool_calls"  #: it called functions, and waits for what comes of them
 
 
 class Alternative(Part):
@@ -73,6 +75,9 @@ class Chunk(Message):
 
     worker: Name
     """Who wrote it, and can send it again."""
+
+    tool_calls: list[ToolCallDelta] = Field(default_factory=list[ToolCallDelta])
+    """More of the answer's calls, in order; what they are written as is no text."""
 
     logprobs: list[TokenLogprobs] | None = None
     """One entry a token, where the job asked for them."""
@@ -125,6 +130,14 @@ class Result(Message):
 
     reasoning: str = ""
     """What the model thought first."""
+
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS)] = Field(default_factory=list[ToolCall])
+    """Calls of functions, after the text. One that max_tokens cut off is left out."""
+
+    valid: bool | None = None
+    """Whether the answer is of the shape that the job asked for, where that was not enforced to its end:
+    a shape with `strict` off, or an end by max_tokens, a stop string or a stop token. None where nothing was
+    asked for, where it was enforced, and where no check was possible."""
 
     tokens: list[TokenId]
     """All tokens, thinking and end token included."""

@@ -95,6 +95,9 @@ def _problem(type_: str, location: tuple[int | str, ...], text: str, names: froz
 
 
 def _contract_names(part: type[Part]) -> frozenset[str]:
-    """The names of all fields of all parts of the contract."""
+    """The names of all fields of all parts of the contract, and the types that tell some parts apart."""
     below = (_contract_names(kind) for kind in part.__subclasses__())
-    return frozenset(part.model_fields).union(*below)
+    own = {field.alias or name for name, field in part.model_fields.items()}
+    if "type" in own and isinstance(type_ := part.model_fields["type"].default, str):
+        own.add(type_)
+    return frozenset(own).union(*below)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.message import ConversationId, JobId, Message, Milliseconds, Name, Part, TokenId
+from sparkle.schemas.shape import Shape
+from sparkle.schemas.tools import MAX_CALLS, MAX_TOOLS, CallId, NamedTool, Tool, ToolCall, ToolChoice
 
 MAX_CONTEXT_TOKENS = 262_144
 MAX_TEXT_CHARS = 8_000_000
@@ -57,6 +59,20 @@ class Turn(Part):
 
     reasoning: Text | None = None
     """What an assistant turn thought before it answered."""
+
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=MAX_CALLS)] | None = None
+    """Calls that an assistant turn made, after its content, which may be empty then."""
+
+    tool_call_id: CallId | None = None
+    """On a tool turn, and only there: the call whose outcome its content is."""
+
+    @model_validator(mode="after")
+    def _fits_role(self) -> Self:
+        if self.tool_calls is not None and self.role != "assistant":
+            raise ValueError("tool_calls are for assistant turns")
+        if (self.tool_call_id is not None) is not (self.role == "tool"):
+            raise ValueError("tool_call_id is needed on tool turns, and for no others")
+        return self
 
 
 class Sampling(Part):
@@ -133,11 +149,17 @@ class Job(Message):
     thinking: Thinking = Thinking.OFF
     """How long to think first; needs `messages`."""
 
-    response_format: dict[str, JsonValue] | None = None
-    """The exact shape of the answer. Reserved: refused until it is served."""
+    response_format: Shape | None = None
+    """The exact shape of the answer, behind what was thought. Reserved: refused until it is served."""
 
-    tools: Annotated[list[dict[str, JsonValue]], Field(max_length=128)] | None = None
-    """Functions the model may call. Reserved: refused until they are served."""
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
+    """Functions the model may call; need `messages`. Reserved: refused until they are served."""
+
+    tool_choice: ToolChoice = "auto"
+    """Whether it may or must call one. An answer without a call is of the `response_format`, if given."""
+
+    parallel_tool_calls: bool = True
+    """Whether one answer may have several calls."""
 
     deadline_ms: Milliseconds | None = None
     """When the answer is of no more use, Unix time in milliseconds."""
@@ -171,13 +193,29 @@ class Job(Message):
         return self
 
     @model_validator(mode="after")
+    def _tools_fit(self) -> Self:
+        choice = self.tool_choice
+        if self.tools is None:
+            if choice not in ("auto", "none"):
+                raise ValueError("tool_choice asks for a call but there are no tools; give tools")
+            return self
+        if self.messages is None:
+            raise ValueError("tools need messages: a bare prompt has no place for them")
+        names = {tool.name for tool in self.tools}
+        if len(names) < len(self.tools):
+            raise ValueError("tools: two have the same name")
+        if isinstance(choice, NamedTool) and choice.name not in names:
+            raise ValueError("tool_choice names none of the tools")
+        return self
+
+    @model_validator(mode="after")
     def _served(self) -> Self:
         for name in ("response_format", "tools"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is reserved and not served yet; leave it out")
         for number, turn in enumerate(self.messages or ()):
-            if turn.role == "tool":
-                raise ValueError(f"messages.{number}: tool turns are reserved and not served yet")
+            if turn.role == "tool" or turn.tool_calls is not None:
+                raise ValueError(f"messages.{number}: tool calls are reserved and not served yet")
             if not isinstance(turn.content, str) and any(
                 isinstance(part, MediaPart) for part in turn.content
             ):

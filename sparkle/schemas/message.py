@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MAJOR = 1
-MINOR = 1
+MINOR = 2
 VERSION = f"{MAJOR}.{MINOR}"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -39,6 +39,8 @@ class Part(BaseModel):
         allow_inf_nan=False,
         # the JSON Schemas show what stands under each field in the class
         use_attribute_docstrings=True,
+        # a field that the library has a name of its own for goes by its alias on the queue
+        serialize_by_alias=True,
     )
 
 

@@ -101,6 +101,12 @@ def test_random_fields_make_a_job_or_a_typed_error(fields: dict[str, Any]) -> No
     assert decode(encode(job), Job) == job
 
 
+def a_chat(*, tools: object = None, tool_choice: object = "auto", **turn: object) -> dict[str, object]:
+    """The changes that make a job of one turn."""
+    turns = [{"role": "user", "content": CANARY, **turn}]
+    return {"prompt": None, "messages": turns, "tools": tools, "tool_choice": tool_choice}
+
+
 def a_job(**changes: object) -> bytes:
     """A valid job's bytes with some fields changed."""
     fields = {"v": VERSION, "kind": "job", "id": JOB_ID, "prompt": "hello", "max_tokens": 4}
@@ -127,8 +133,28 @@ def a_job(**changes: object) -> bytes:
         ),
         ({"messages": [{"role": "user", "content": CANARY}]}, "exactly one of"),
         ({"prompt": None}, "exactly one of"),
-        ({"tools": [{"name": CANARY}]}, "tools is reserved"),
-        ({"response_format": {"schema": CANARY}}, "response_format is reserved"),
+        (a_chat(tools=[{"name": CANARY}]), "tools is reserved"),
+        ({"response_format": {"type": "choice", "choices": [CANARY]}}, "response_format is reserved"),
+        ({"response_format": {"type": CANARY}}, "response_format: type must be one of json_schema"),
+        ({"response_format": {"schema": CANARY}}, "response_format: type must be one of"),
+        ({"response_format": CANARY}, "response_format: "),
+        (
+            {"response_format": {"type": "json_schema", "schema": CANARY}},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": {"type": "regex", CANARY: 1}}, "response_format.regex.pattern"),
+        ({"tools": [{"name": CANARY}]}, "tools need messages"),
+        (a_chat(tools=[]), "tools: "),
+        (a_chat(tools=[{"name": f"<{CANARY}>"}]), "tools.0.name"),
+        (a_chat(tools=[{"name": CANARY}, {"name": CANARY}]), "tools: two have the same name"),
+        (a_chat(tools=[{"name": CANARY, "parameters": {"a": 2**63, CANARY: -(2**63)}}]), "tools is reserved"),
+        (a_chat(tools=[{"name": "f"}], tool_choice={"name": CANARY}), "tool_choice names none"),
+        ({"tool_choice": "required"}, "tool_choice asks for a call"),
+        ({"tool_choice": CANARY}, "tool_choice"),
+        (a_chat(role="tool"), "tool_call_id is needed"),
+        (a_chat(tool_call_id=CANARY), "tool_call_id is needed"),
+        (a_chat(tool_calls=[{"id": CANARY, "name": "f", "arguments": {"a": 1}}]), "for assistant turns"),
+        (a_chat(role="tool", tool_call_id=CANARY), "user turn"),
         ({"thinking": "low"}, "thinking needs messages"),
         ({"prompt": None, "messages": [{"role": "system", "content": CANARY}]}, "user turn"),
         ({"kind": CANARY}, "kind"),

@@ -127,7 +127,7 @@ def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
         (body(reasoning_effort="high"), "body.reasoning_effort: must be one of none, low, medium, xhigh"),
         (body(reasoning_effort="low", thinking="low"), "body.reasoning_effort: must be one of"),
         (body(model=5), "body.model: must be a text"),
-        (body(tools=[{"type": "function"}]), "tools is reserved and not served yet"),
+        (body(tools=[{"name": "f"}]), "tools is reserved and not served yet"),
         (body(response_format={"type": "json_object"}), "response_format is reserved"),
         (line(body={}), "give exactly one of messages, prompt and prompt_tokens"),
         (line(body={"messages": []}), "body.messages: "),
