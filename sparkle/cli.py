@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ from sparkle.producers.commands.options import Invocation
 from sparkle.producers.commands.status import status
 from sparkle.producers.commands.topology import topology
 from sparkle.producers.commands.up import up
+from sparkle.quiet.process import keep_content_in
 from sparkle.workers.command import worker
 from sparkle.workers.kernels_command import kernels
 
@@ -127,6 +129,8 @@ def root(
 
 def main() -> None:
     """What the installed command runs."""
+    # what matters to people comes as an error's sentence, not as an event
+    keep_content_in(logging.ERROR)
     try:
         app()
     # a fault of the program: its place is told, its text could hold content

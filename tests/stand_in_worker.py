@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import sys
 
-from sparkle.engine.logs import log_to_stderr
 from sparkle.errors import SparkleError
+from sparkle.quiet.process import keep_content_in
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle, exit_code
 from sparkle.workers.settings import WorkerSettings
@@ -37,7 +37,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    log_to_stderr()
+    keep_content_in()
     try:
         asyncio.run(main())
     except SparkleError as error:

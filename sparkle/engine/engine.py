@@ -16,13 +16,13 @@ from sparkle.engine.answer_frames import AnswerFrames
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import Accepted, Cached, Failed, Frame
 from sparkle.engine.full_passes import FullPasses
 from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
 from sparkle.errors import FailureCode
+from sparkle.quiet.failures import kind_of, place_of
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import ServiceRates, classify

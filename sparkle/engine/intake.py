@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import BinaryIO, Protocol
 
-from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import (
     LENGTH_BYTES,
     CancelRequest,
@@ -22,6 +21,7 @@ from sparkle.engine.frames import (
     decode,
 )
 from sparkle.errors import ContractError, EngineError, FailureCode
+from sparkle.quiet.failures import kind_of, place_of
 from sparkle.schemas import codec
 from sparkle.schemas.job import Job
 

@@ -13,10 +13,10 @@ from itertools import product
 
 from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.assemble import Assembly, assemble
-from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import UNUSABLE_CODE, Device, EngineSettings
 from sparkle.errors import CheckpointError, ConfigError
 from sparkle.kernels import ops
+from sparkle.quiet.process import keep_content_in
 from sparkle.schemas.job import Job, Sampling
 
 PROMPT_TOKENS = (1, 20, 40, 80, 300, 1100)
@@ -26,10 +26,10 @@ SAMPLINGS = (Sampling(temperature=0.0, logprobs=2), Sampling(seed=1, repetition_
 
 def main() -> None:
     """Build and say how many and how long. A bad model or setting is one sentence and exit code 2."""
+    keep_content_in()
     arguments = engine_parser("sparkle.engine.kernel_build", __doc__).parse_args()
     try:
         settings = dataclasses.replace(settings_of(arguments), device=Device.CUDA)
-        log_to_stderr()
         started_s = time.monotonic()
         count = ops.CompileCount()
         build(assemble(arguments.model, settings))

@@ -6,14 +6,11 @@ Nothing of a job is ever written to its standard output or error. Knows no queue
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import logging
 import math
-import resource
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +18,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from sparkle.engine.arguments import engine_parser, settings_of
-from sparkle.engine.failures import kind_of, place_of
 from sparkle.engine.frames import (
     CancelRequest,
     EndConversation,
@@ -33,9 +29,9 @@ from sparkle.engine.frames import (
     encode,
 )
 from sparkle.engine.intake import Broken, Intake, Order, Prepared
-from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, ConfigError
+from sparkle.quiet.process import keep_content_in
 
 if TYPE_CHECKING:
     from sparkle.engine.assemble import Assembly
@@ -50,7 +46,9 @@ def main() -> None:
 
     A bad model or setting is told to the worker, which tells people, and is exit code 2.
     """
-    _keep_content_in()
+    keep_content_in()
+    # Ctrl-C is the worker's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     arguments = _arguments()
     with socket.socket(fileno=arguments.fd) as connection:
         try:
@@ -151,22 +149,6 @@ def _arguments() -> argparse.Namespace:
     parser = engine_parser("sparkle.engine.process", __doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket to the worker")
     return parser.parse_args()
-
-
-def _keep_content_in() -> None:
-    """No core dump, no traceback with values, and Ctrl-C is the worker's to handle."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # of a crash below Python it tells files, lines and functions
-    faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log_to_stderr()
-    sys.excepthook = lambda _type, error, _traceback: _report(error)
-    threading.excepthook = lambda arguments: _report(arguments.exc_value)
-
-
-def _report(error: BaseException | None) -> None:
-    if error is not None:
-        log.critical("engine_failed", extra={"error": kind_of(error), "place": place_of(error)})
 
 
 if __name__ == "__main__":

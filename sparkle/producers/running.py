@@ -36,8 +36,6 @@ def run(main: Coroutine[None, None, int]) -> int:
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await main
 
-    # what matters to people comes as an error's sentence, not as an event
-    logging.basicConfig(level=logging.ERROR)
     try:
         return asyncio.run(guarded())
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from llguidance import LLMatcher, LLTokenizer
 
+from sparkle.quiet.process import keep_content_in
 from sparkle.text.grammar import parser_limits, read_vocabulary
 from sparkle.text.grammar_verdict import Verdict
 
@@ -31,8 +32,8 @@ _TOO_COMPLEX = ("too big", "too large", "level exceeded", "max is")
 
 def main() -> None:
     """Read the vocabulary, say READY, then judge grammars until standard input ends."""
+    keep_content_in()
     arguments = _arguments()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     vocabulary = read_vocabulary(arguments.model, rows=arguments.rows, end_tokens=arguments.end_tokens)
     _limit_memory(arguments.memory_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import typer
 
 from sparkle.config import load
 from sparkle.engine.client import EngineProcess
-from sparkle.engine.logs import log_to_stderr
 from sparkle.engine.settings import EngineSettings, default_model, require_checkpoint
+from sparkle.quiet.process import keep_content_in
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.settings import WorkerSettings
@@ -30,9 +29,7 @@ def serve(
     engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags=engine_flags)
     model = settings.model or default_model()
     require_checkpoint(model)
-    log_to_stderr()
-    # a core dump would hold the running jobs' content
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    keep_content_in()
     asyncio.run(_until_ended(settings, EngineProcess(model, engine_settings)))
 
 

@@ -51,6 +51,6 @@ def test_a_fault_of_a_pass_ends_the_process_without_a_traceback() -> None:
     assert [type(frame) for frame in outcome.frames] == [Ready]
     check_silence(outcome)
     assert "Traceback" not in outcome.output
-    assert '"event": "engine_failed"' in outcome.output
+    assert '"event": "process_failed"' in outcome.output
     assert '"error": "KeyError", "place": "child.py' in outcome.output
     assert outcome.code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -199,9 +200,13 @@ def test_a_fault_of_the_program_tells_its_place_and_nothing_else(
         raise ValueError(CANARY)
 
     monkeypatch.setattr(cli, "app", fault)
+    # it is for a process of its own
+    began: list[int] = []
+    monkeypatch.setattr(cli, "keep_content_in", began.append)
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 1
+    assert began == [logging.ERROR]
     said = capsys.readouterr().err
     assert "in fault" in said
     assert "sparkle: a fault in the program: ValueError at the place above" in said

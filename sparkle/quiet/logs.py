@@ -1,10 +1,12 @@
-"""The engine process's events as lines of JSON, in the same form as the worker's. Knows no event."""
+"""A process's events as lines of JSON on stderr, of every process in the same form. Knows no event."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+
+from sparkle.quiet.failures import kind_of, place_of
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -13,7 +15,7 @@ class EventFormatter(logging.Formatter):
     """A record's time, level, event and fields; of a library's no text, for that may hold content."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line. An exception is told by its type alone."""
+        """One line. An exception is told by its kind and place, without any value."""
         ours = record.name.split(".")[0] == "sparkle"
         line: dict[str, object] = {
             "time_s": round(record.created, 3),
@@ -23,14 +25,18 @@ class EventFormatter(logging.Formatter):
         }
         if ours:
             line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        if record.exc_info and record.exc_info[0] is not None:
-            line["error"] = record.exc_info[0].__name__
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            line |= {"error": kind_of(error), "place": place_of(error)}
         return json.dumps(line, default=str)
 
 
-def log_to_stderr() -> None:
-    """From now on the process's events go to stderr, libraries' from warnings on."""
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """From now on the process's events go to stderr from `level` on, libraries' and warnings' at most so."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(EventFormatter())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("sparkle").setLevel(logging.INFO)
+    # whoever has set up handlers already keeps them
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(True)
+    logging.getLogger().setLevel(max(level, logging.WARNING))
+    logging.getLogger("sparkle").setLevel(level)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkle.engine.failures import kind_of, place_of
-from sparkle.engine.logs import EventFormatter
 from sparkle.errors import EngineError
+from sparkle.quiet.failures import kind_of, place_of
+from sparkle.quiet.logs import EventFormatter
 
 
 def raised(error: Exception) -> Exception:
@@ -82,7 +82,7 @@ def test_of_a_librarys_event_only_its_logger_and_error_are_told() -> None:
 def test_sparkle_is_told_from_info_on_and_libraries_from_warnings_on() -> None:
     program = """
 import logging
-from sparkle.engine.logs import log_to_stderr
+from sparkle.quiet.logs import log_to_stderr
 log_to_stderr()
 logging.getLogger("sparkle.engine").info("ours")
 logging.getLogger("sparkle.engine").debug("too fine")

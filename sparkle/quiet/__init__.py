@@ -1,0 +1,1 @@
+"""What our processes say and leave behind: ids, kinds and places, never content. Knows no other part."""
