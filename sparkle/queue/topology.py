@@ -10,6 +10,7 @@ from typing import cast
 from sparkle.errors import ConfigError, TopologyMissing
 from sparkle.queue.api import NO_CONSUMER, NO_STREAM, ApiAnswer, as_count, as_table, ask
 from sparkle.queue.connection import Connection
+from sparkle.queue.storage import require_memory
 from sparkle.queue.streams import TopologySettings, consumer_config, stream_configs
 from sparkle.schemas import subjects
 from sparkle.schemas.priority import PriorityClass
@@ -80,8 +81,10 @@ class Topology:
 async def apply(connection: Connection, settings: TopologySettings) -> list[Change]:
     """Make streams and consumers what `settings` say; regions are only ever added.
 
-    Raises ConfigError where JetStream cannot change what is there, naming it; NotConnected.
+    Raises ConfigError where JetStream cannot change what is there, naming it, or where the account may store
+    files; NotConnected.
     """
+    await require_memory(connection)
     info = await ask(connection, f"STREAM.INFO.{subjects.JOBS_STREAM}")
     present = _regions_in(info)
     regions = tuple(dict.fromkeys((*present, *settings.region_names)))

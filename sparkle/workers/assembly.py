@@ -14,6 +14,7 @@ from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import HandoverSettings, Offers
 from sparkle.queue.replies import ReplyStream
+from sparkle.queue.storage import require_memory
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
@@ -48,6 +49,7 @@ async def run_worker(
             log.info("metrics_served", extra={"worker": worker, "port": server.port})
         connection = await Connection.open(ConnectionSettings(url=settings.nats, name=worker))
         stack.push_async_callback(connection.close)
+        await require_memory(connection)
         replies = ReplyStream(connection, worker)
         await replies.start()
         stack.push_async_callback(replies.stop)

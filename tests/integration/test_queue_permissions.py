@@ -45,6 +45,8 @@ def worker_permissions(worker: str) -> dict[str, object]:
         "publish": [
             "$JS.API.CONSUMER.MSG.NEXT.JOBS.*",
             "$JS.ACK.JOBS.>",
+            # whether the account can write anything to a disk
+            "$JS.API.INFO",
             # after a lost connection: whether the stream is still the one that a lease is of
             "$JS.API.STREAM.INFO.JOBS",
             "$JS.API.DIRECT.GET.RESULTS.result.>",
