@@ -18,14 +18,15 @@ from sparkle.errors import SparkleError
 from sparkle.queue import topology
 from sparkle.queue.api import ApiAnswer, ask
 from sparkle.queue.connection import Connection, ConnectionSettings
-from sparkle.queue.local import MAX_PAYLOAD_BYTES
+from sparkle.queue.server_config import LIMITS, accounts
 from sparkle.queue.server_process import ServerProcess
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
 
 NUM_NODES = 3
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
-"""Of each node; the account's limit counts every copy."""
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""Of each node; the accounts' limits count every copy."""
 
 START_S = 20.0
 WHOLE_S = 60.0
@@ -62,29 +63,22 @@ class Node:
     def join(self, others: Sequence[Node]) -> None:
         """Whom to form a cluster with."""
         routes = [f"nats://{node.host}:{node.route_port}" for node in others if node is not self]
+        folder = json.dumps(str(self._folder))
+        users = accounts(
+            content_users='users: [ { user: "local", password: "local" } ]',
+            meter_users='users: [ { user: "meter", password: "meter" } ]',
+            max_memory_bytes=NUM_NODES * MAX_MEMORY_BYTES,
+            max_file_bytes=NUM_NODES * MAX_FILE_BYTES,
+        )
         self._config = f"""
 server_name: "{self.name}"
 listen: "{self.host}:{self.port}"
 http: "{self.host}:{self.monitor_port}"
-ports_file_dir: {json.dumps(str(self._folder))}
-max_payload: {MAX_PAYLOAD_BYTES}
-max_pending: 67108864
-write_deadline: "10s"
-ping_interval: "2s"
-debug: false
-trace: false
+ports_file_dir: {folder}
 cluster {{ name: "sparkle", listen: "{self.host}:{self.route_port}", routes: {json.dumps(routes)} }}
-jetstream {{ store_dir: {json.dumps(str(self._folder))}, max_mem: {MAX_MEMORY_BYTES} }}
-accounts {{
-  SYS {{ }}
-  SPARKLE {{
-    jetstream {{ max_mem: {NUM_NODES * MAX_MEMORY_BYTES}, max_file: 0 }}
-    users: [ {{ user: "local", password: "local" }} ]
-  }}
-}}
-system_account: SYS
+jetstream {{ store_dir: {folder}, max_mem: {MAX_MEMORY_BYTES}, max_file: {MAX_FILE_BYTES} }}
 no_auth_user: "local"
-"""
+{LIMITS}{users}"""
 
     async def start(self) -> None:
         """Start it; it takes connections then, and may not have found the others yet."""

@@ -1,4 +1,4 @@
-"""A nats-server of our own on 127.0.0.1, in memory only: for demo, tests and benches. Knows no stream."""
+"""A nats-server of our own on 127.0.0.1, content in memory only, as for a demo. Knows no stream."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Self
 
 from sparkle.config import require_positive
 from sparkle.errors import ConfigError, NotConnected
+from sparkle.queue.server_config import LIMITS, accounts
 from sparkle.queue.server_process import ServerProcess
 
-MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
-"""The server warns above this, and a 262,144-token job fits."""
+METER_USER = "meter"
+"""User and password of the account METER: like the other one, it is for this machine alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +30,23 @@ class LocalServerSettings:
     max_memory_bytes: int = 1024 * 1024 * 1024
     """What all streams together may reserve."""
 
+    max_file_bytes: int = 1024 * 1024 * 1024
+    """What usage records and keys, which hold no content, may take on the disk."""
+
+    folder: Path | None = None
+    """Where the server's files lie; one that is given stays when it stops, with what METER holds."""
+
     start_timeout_s: float = 10.0
     """How long it may take to be ready."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port} but must be from 0 to 65535")
-        require_positive(self, "max_memory_bytes", "start_timeout_s")
+        require_positive(self, "max_memory_bytes", "max_file_bytes", "start_timeout_s")
 
 
 class LocalServer:
-    """One nats-server child. What it held is gone when it stops; no content ever reaches a file."""
+    """One nats-server child. What it held is gone when it stops; no content reaches a file."""
 
     def __init__(self, settings: LocalServerSettings | None = None) -> None:
         self.settings = settings or LocalServerSettings()
@@ -51,6 +58,11 @@ class LocalServer:
     def url(self) -> str:
         """Where to connect; known once started, and kept over a restart."""
         return f"nats://127.0.0.1:{self._port}"
+
+    @property
+    def meter_url(self) -> str:
+        """Where the account METER is reached: usage records and keys, no content."""
+        return f"nats://{METER_USER}:{METER_USER}@127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int | None:
@@ -65,7 +77,7 @@ class LocalServer:
         """
         if self.pid is not None:
             return
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkle-nats-"))
+        self._folder = self.settings.folder or Path(tempfile.mkdtemp(prefix="sparkle-nats-"))
         self._process = ServerProcess(self._folder, start_timeout_s=self.settings.start_timeout_s)
         try:
             self._port = await self._process.start(self._config())
@@ -81,11 +93,11 @@ class LocalServer:
             raise
 
     async def stop(self) -> None:
-        """End it and remove its files. A second call does nothing."""
+        """End it and remove its files, unless their folder was given. A second call does nothing."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it at once, as a crash would, and remove its files."""
+        """End it at once, as a crash would, and remove its files as `stop` does."""
         await self._end(signal.SIGKILL)
 
     async def restart(self) -> None:
@@ -116,34 +128,29 @@ class LocalServer:
         await self.stop()
 
     def _config(self) -> str:
-        """No trace, nothing but the loopback, and an account that may store nothing on disk."""
-        password = secrets.token_hex(16)
+        """Nothing but the loopback, and content that may not be stored on a disk."""
+        folder = json.dumps(str(self._folder))
+        settings = self.settings
+        users = accounts(
+            content_users=f'users: [ {{ user: "local", password: "{secrets.token_hex(16)}" }} ]',
+            meter_users=f'users: [ {{ user: "{METER_USER}", password: "{METER_USER}" }} ]',
+            max_memory_bytes=settings.max_memory_bytes,
+            max_file_bytes=settings.max_file_bytes,
+        )
         return f"""
 server_name: "sparkle-local"
 listen: "127.0.0.1:{self._port or -1}"
-ports_file_dir: {json.dumps(str(self._folder))}
-max_payload: {MAX_PAYLOAD_BYTES}
-max_pending: 67108864
-write_deadline: "10s"
-ping_interval: "10s"
-debug: false
-trace: false
-jetstream {{ store_dir: {json.dumps(str(self._folder))}, max_mem: {self.settings.max_memory_bytes} }}
-accounts {{
-  SYS {{ }}
-  SPARKLE {{
-    jetstream {{ max_mem: {self.settings.max_memory_bytes}, max_file: 0 }}
-    users: [ {{ user: "local", password: "{password}" }} ]
-  }}
+ports_file_dir: {folder}
+jetstream {{
+  store_dir: {folder}, max_mem: {settings.max_memory_bytes}, max_file: {settings.max_file_bytes}
 }}
-system_account: SYS
 no_auth_user: "local"
-"""
+{LIMITS}{users}"""
 
     async def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
             await process.end(how)
-        if self._folder is not None:
+        if self._folder is not None and self.settings.folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._folder = None

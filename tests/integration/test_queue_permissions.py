@@ -96,13 +96,9 @@ class GuardedServer(LocalServer):
             {"user": user, "password": user, "permissions": permissions}
             for user, permissions in PERMISSIONS.items()
         ]
-        config = super()._config()
-        start, end = config.index("    users: ["), config.index("\n  }\n}\nsystem_account")
-        return (
-            config[:start]
-            + f"    users: {json.dumps(users)}"
-            + config[end:].replace('no_auth_user: "local"', "")
-        )
+        config = super()._config().replace('no_auth_user: "local"', "")
+        before, _, after = config.partition('users: [ { user: "local"')
+        return f"{before}users: {json.dumps(users)}\n{after.partition(chr(10))[2]}"
 
 
 @pytest_asyncio.fixture
