@@ -120,7 +120,7 @@ class Dispatcher:
 
     async def end_conversation(self, tenant: str, conversation: str) -> None:
         """Forget a conversation here and at all workers. Raises InvalidMessage, NotConnected."""
-        self._homes.ended(conversation)
+        self._homes.ended(tenant, conversation)
         await self._canceller.end_conversation(tenant, conversation)
 
     async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
@@ -175,7 +175,7 @@ class Dispatcher:
             self._outbox.already_queued(job, loop.time())
             return
         try:
-            home = self._homes.of(entry.job.conversation, now_s=loop.time())
+            home = self._homes.of(entry.tenant, entry.job.conversation, now_s=loop.time())
             outcome = await self._publisher.publish(
                 entry.job, entry.priority, publication=publication, home=home
             )
@@ -221,7 +221,7 @@ class Dispatcher:
         self._outbox.sign_of_life(chunk.job, now_s)
         if chunk.seq == 0:
             # an answer that is cancelled, or not awaited by the next question, leaves its state there as well
-            self._homes.answered(entry.job.conversation, chunk.worker, now_s=now_s)
+            self._homes.answered(entry.tenant, entry.job.conversation, chunk.worker, now_s=now_s)
         entry.accept()
         entry.handle.on_chunk(chunk)
 
@@ -229,7 +229,7 @@ class Dispatcher:
         if entry := self._forget(job):
             if isinstance(end, Result):
                 now_s = asyncio.get_running_loop().time()
-                self._homes.answered(entry.job.conversation, end.worker, now_s=now_s)
+                self._homes.answered(entry.tenant, entry.job.conversation, end.worker, now_s=now_s)
             entry.accept()
             entry.handle.on_end(end)
 

@@ -9,35 +9,35 @@ MAX_CONVERSATIONS = 10_000
 
 
 class Homes:
-    """The homes of one client's conversations: ids and times only."""
+    """The homes of conversations, each of one tenant: ids and times only."""
 
     def __init__(self, keep_s: float, *, max_conversations: int = MAX_CONVERSATIONS) -> None:
         """A home counts for `keep_s` after its answer."""
         self._keep_s = keep_s
         self._max_conversations = max_conversations
         # whichever was answered longest ago stands first
-        self._last: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def answered(self, conversation: str | None, worker: str, *, now_s: float) -> None:
+    def answered(self, tenant: str, conversation: str | None, worker: str, *, now_s: float) -> None:
         """`worker` began or ended an answer of this conversation; None is a job of no conversation."""
         if conversation is None:
             return
-        self._last[conversation] = (now_s, worker)
-        self._last.move_to_end(conversation)
+        self._last[tenant, conversation] = (now_s, worker)
+        self._last.move_to_end((tenant, conversation))
         self._forget(now_s)
 
-    def of(self, conversation: str | None, *, now_s: float) -> str | None:
+    def of(self, tenant: str, conversation: str | None, *, now_s: float) -> str | None:
         """The worker to ask first, or None."""
         self._forget(now_s)
-        known = self._last.get(conversation) if conversation is not None else None
+        known = self._last.get((tenant, conversation)) if conversation is not None else None
         return None if known is None else known[1]
 
-    def ended(self, conversation: str) -> None:
+    def ended(self, tenant: str, conversation: str) -> None:
         """It does not go on: no worker is to be asked for it. Unknown ones are fine."""
-        self._last.pop(conversation, None)
+        self._last.pop((tenant, conversation), None)
 
     def _forget(self, now_s: float) -> None:
         """Let go of what was answered too long ago, and of what is too many."""

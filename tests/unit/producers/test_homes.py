@@ -8,47 +8,56 @@ from hypothesis import strategies as st
 from sparkle.producers.homes import Homes
 
 KEEP_S = 600.0
+TENANT = "acme"
 
 
 def test_the_last_answer_counts() -> None:
     homes = Homes(KEEP_S)
-    assert homes.of("c", now_s=0.0) is None
-    homes.answered("c", "w-1", now_s=0.0)
-    homes.answered("d", "w-1", now_s=0.0)
-    homes.answered("c", "w-2", now_s=1.0)
-    assert (homes.of("c", now_s=1.0), homes.of("d", now_s=1.0)) == ("w-2", "w-1")
+    assert homes.of(TENANT, "c", now_s=0.0) is None
+    homes.answered(TENANT, "c", "w-1", now_s=0.0)
+    homes.answered(TENANT, "d", "w-1", now_s=0.0)
+    homes.answered(TENANT, "c", "w-2", now_s=1.0)
+    assert (homes.of(TENANT, "c", now_s=1.0), homes.of(TENANT, "d", now_s=1.0)) == ("w-2", "w-1")
 
 
 def test_a_job_of_no_conversation_has_no_home() -> None:
     homes = Homes(KEEP_S)
-    homes.answered(None, "w-1", now_s=0.0)
-    assert homes.of(None, now_s=0.0) is None
+    homes.answered(TENANT, None, "w-1", now_s=0.0)
+    assert homes.of(TENANT, None, now_s=0.0) is None
     assert len(homes) == 0
 
 
 def test_a_home_is_forgotten_in_time() -> None:
     homes = Homes(KEEP_S)
-    homes.answered("c", "w-1", now_s=0.0)
-    homes.answered("d", "w-1", now_s=5.0)
-    assert homes.of("c", now_s=KEEP_S) == "w-1"
-    assert homes.of("c", now_s=KEEP_S + 0.5) is None
+    homes.answered(TENANT, "c", "w-1", now_s=0.0)
+    homes.answered(TENANT, "d", "w-1", now_s=5.0)
+    assert homes.of(TENANT, "c", now_s=KEEP_S) == "w-1"
+    assert homes.of(TENANT, "c", now_s=KEEP_S + 0.5) is None
     assert len(homes) == 1
 
 
 def test_an_ended_conversation_has_no_home() -> None:
     homes = Homes(KEEP_S)
-    homes.answered("c", "w-1", now_s=0.0)
-    homes.answered("d", "w-1", now_s=0.0)
-    homes.ended("c")
-    homes.ended("never seen")
-    assert (homes.of("c", now_s=0.0), homes.of("d", now_s=0.0)) == (None, "w-1")
+    homes.answered(TENANT, "c", "w-1", now_s=0.0)
+    homes.answered(TENANT, "d", "w-1", now_s=0.0)
+    homes.ended(TENANT, "c")
+    homes.ended(TENANT, "never seen")
+    assert (homes.of(TENANT, "c", now_s=0.0), homes.of(TENANT, "d", now_s=0.0)) == (None, "w-1")
+
+
+def test_conversations_of_two_tenants_are_two() -> None:
+    homes = Homes(KEEP_S)
+    homes.answered("acme", "c", "w-1", now_s=0.0)
+    homes.answered("other", "c", "w-2", now_s=0.0)
+    homes.ended("other", "c")
+    assert (homes.of("acme", "c", now_s=0.0), homes.of("other", "c", now_s=0.0)) == ("w-1", None)
 
 
 def test_of_too_many_the_longest_unanswered_go() -> None:
     homes = Homes(KEEP_S, max_conversations=2)
     for now_s, conversation in enumerate(["a", "b", "a", "c"]):
-        homes.answered(conversation, "w-1", now_s=float(now_s))
-    assert [homes.of(name, now_s=4.0) for name in ("a", "b", "c")] == ["w-1", None, "w-1"]
+        homes.answered(TENANT, conversation, "w-1", now_s=float(now_s))
+    assert [homes.of(TENANT, name, now_s=4.0) for name in ("a", "b", "c")] == ["w-1", None, "w-1"]
 
 
 @given(
@@ -63,10 +72,10 @@ def test_it_knows_what_a_plain_list_of_answers_says(answers: list[tuple[str, str
     said: dict[str, tuple[float, str]] = {}
     for conversation, worker, later_s in answers:
         now_s += later_s
-        homes.answered(conversation, worker, now_s=now_s)
+        homes.answered(TENANT, conversation, worker, now_s=now_s)
         said.pop(conversation, None)
         said[conversation] = (now_s, worker)
         kept = dict(list(said.items())[-3:])
         for name in "abcde":
             at_s, last = kept.get(name, (-KEEP_S - 1.0, ""))
-            assert homes.of(name, now_s=now_s) == (last if now_s - at_s <= KEEP_S else None)
+            assert homes.of(TENANT, name, now_s=now_s) == (last if now_s - at_s <= KEEP_S else None)
