@@ -54,6 +54,8 @@ def judge(vocabulary: LLTokenizer, grammar: str) -> Verdict:
             return _verdict_of_error(matcher)
         if matcher.is_accepting():
             break
+        if not mask:
+            return Verdict.REFUSED
         matcher.consume_token((mask & -mask).bit_length() - 1)
     # whatever is accepted before anything is written lets an answer end at once
     matcher.reset()

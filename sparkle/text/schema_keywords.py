@@ -1,6 +1,7 @@
 """What stands behind one keyword of a JSON schema, checked. Knows no schema as a whole.
 
-llguidance reads numbers as float64, and has as many states as a `multipleOf` says or a pattern unrolls to.
+llguidance reads numbers as float64, has as many states as a `multipleOf` says or a pattern unrolls to, counts
+a name that is written twice as two, and drops a character that it cannot write.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from decimal import Decimal
 from typing import cast
 
 from sparkle.errors import UnsupportedSchema
+from sparkle.text.pattern_dialect import UNWRITABLE
 from sparkle.text.pattern_length import unrolled_length
 from sparkle.text.schema_limits import SchemaLimits, require_at_most
 
@@ -22,7 +24,7 @@ FORMATS = frozenset(
         *("ipv4", "ipv6", "uuid", "uri"),
     }
 )
-"""Those that llguidance enforces, as far as a regular expression can: every year has a 29 February."""
+"""Those that are enforced, by llguidance or, where it is wrong on them, by `schema_formats`."""
 
 NOT_ENFORCED = frozenset(
     {
@@ -43,11 +45,12 @@ def check_keywords(schema: Mapping[str, object], path: str, limits: SchemaLimits
 
     Raises UnsupportedSchema with the path of what cannot be enforced, GrammarTooComplex over a limit.
     """
-    for keyword in NOT_ENFORCED & schema.keys():
+    for keyword in sorted(NOT_ENFORCED & schema.keys()):
         raise UnsupportedSchema(f"schema: {path}/{keyword} cannot be enforced; leave it out")
-    for keyword in NUMBERS & schema.keys():
+    for keyword in sorted(NUMBERS & schema.keys()):
         _check_number(schema[keyword], f"{path}/{keyword}")
     _check_given(schema, path)
+    _check_count(schema, path)
     _check_format(schema, path)
     _check_multiple(schema.get("multipleOf"), limits)
     if isinstance(pattern := schema.get("pattern"), str):
@@ -65,7 +68,7 @@ def check_pattern(pattern: str, limits: SchemaLimits) -> None:
 
 
 def _check_given(schema: Mapping[str, object], path: str) -> None:
-    """The values that `enum` and `const` give, numbers in them at any depth."""
+    """The values that `enum` and `const` give, numbers and texts in them at any depth."""
     for keyword in ("enum", "const"):
         waiting = [schema.get(keyword)]
         while waiting:
@@ -76,12 +79,32 @@ def _check_given(schema: Mapping[str, object], path: str) -> None:
                 waiting.extend(cast(list[object], value))
             else:
                 _check_number(value, f"{path}/{keyword}")
+                _check_text(value, f"{path}/{keyword}")
 
 
 def _check_number(value: object, path: str) -> None:
     if isinstance(value, int | float) and abs(value) > LARGEST_WHOLE:
         raise UnsupportedSchema(
             f"schema: {path} has a number beyond ±2^53, which would be rounded; use smaller ones or texts"
+        )
+
+
+def _check_text(value: object, path: str) -> None:
+    if isinstance(value, str) and not UNWRITABLE.isdisjoint(value):
+        raise UnsupportedSchema(
+            f"schema: {path} has a control character other than \\b, \\t, \\n, \\f and \\r, which answers do"
+            " not hold; leave it out"
+        )
+
+
+def _check_count(schema: Mapping[str, object], path: str) -> None:
+    """One name beyond those required cannot be one that was there before; a second one could."""
+    least, required = schema.get("minProperties"), schema.get("required", [])
+    names = len(cast(list[object], required)) if isinstance(required, list) else 0
+    if isinstance(least, int | float) and least > names + 1:
+        raise UnsupportedSchema(
+            f"schema: {path}/minProperties cannot be enforced beyond one more than the required properties;"
+            " require them by name"
         )
 
 

@@ -41,15 +41,15 @@ class SchemaLimits:
                 raise ConfigError(f"{field.name} is {getattr(self, field.name)} but must be at least 1")
 
 
-def json_text(schema: object, limits: SchemaLimits) -> str:
-    """The compact JSON text of a schema, its keys in their order, which is that of an answer's properties.
-
-    Raises GrammarTooComplex over a limit, UnsupportedSchema for what JSON cannot hold.
-    """
+def require_size(schema: object, limits: SchemaLimits) -> None:
+    """Raises GrammarTooComplex over a limit, UnsupportedSchema for what JSON cannot hold."""
     _count(schema, limits)
-    text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    require_at_most("bytes of JSON text", len(text.encode()), limits.text_bytes)
-    return text
+    require_at_most("bytes of JSON text", len(compact(schema).encode()), limits.text_bytes)
+
+
+def compact(schema: object) -> str:
+    """The JSON text of a schema of this size, its keys in their order."""
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def require_at_most(what: str, value: int, limit: int) -> None:

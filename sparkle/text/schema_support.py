@@ -11,12 +11,11 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote
 
 from sparkle.errors import UnsupportedSchema
+from sparkle.text.schema_dialect import check_dialect, dialect_of
 from sparkle.text.schema_keywords import check_keywords, check_pattern
-from sparkle.text.schema_limits import SchemaLimits, json_text, require_at_most
-
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalItems", "additionalProperties")
+from sparkle.text.schema_limits import SchemaLimits, require_at_most, require_size
+from sparkle.text.schema_places import LISTS, MAPS, SINGLE
+from sparkle.text.schema_served import served_schema
 
 Pointer = tuple[str, ...]
 """Where a schema stands in the whole, key by key."""
@@ -31,24 +30,29 @@ class _Place(NamedTuple):
     above: Pointer
 
 
-def check_schema(schema: object, limits: SchemaLimits) -> str:
-    """The schema's JSON text, its keys in their order, if the compiler enforces all that it says.
+def check_schema(schema: object, limits: SchemaLimits) -> dict[str, object]:
+    """A schema in the compiler's words, as an object, if it enforces all that the schema says.
 
-    Everything in it is checked, also definitions that nothing refers to. Raises UnsupportedSchema with the
-    path of what cannot be enforced; GrammarTooComplex with the limit and the schema's number.
+    Its keys keep their order, which is that of an answer's properties. Everything in it is checked, also
+    definitions that nothing refers to. Raises UnsupportedSchema with the path of what cannot be enforced;
+    GrammarTooComplex with the limit and the schema's number.
     """
-    text = json_text(schema, limits)
+    require_size(schema, limits)
     places = list(_places(schema))
+    dialect = dialect_of(schema)
     enum_values = 0
     for place in places:
         keywords = _object(place.schema)
+        check_dialect(keywords, place.path, dialect)
         check_keywords(keywords, place.path, limits)
         enum_values += _entries(keywords, "enum")
         for pattern in _object(keywords.get("patternProperties")):
             check_pattern(pattern, limits)
     require_at_most("enum values", enum_values, limits.enum_values)
     _check_references(places, limits)
-    return text
+    if schema is False:
+        raise UnsupportedSchema("schema: / is false, under which nothing is valid; give an object")
+    return served_schema(_object(schema))
 
 
 def _places(schema: object) -> Iterator[_Place]:
@@ -63,18 +67,18 @@ def _places(schema: object) -> Iterator[_Place]:
 
 
 def _below(place: _Place, schema: Mapping[str, object]) -> Iterator[_Place]:
-    for keyword in _MAPS:
+    for keyword in MAPS:
         for position, (name, held) in enumerate(_object(schema.get(keyword)).items()):
             path = f"{place.path}/{keyword}/{position}"
             yield _Place(held, (*place.pointer, keyword, name), path, place.pointer)
-    for keyword in (*_LISTS, *_SINGLE):
+    for keyword in (*LISTS, *SINGLE):
         held = schema.get(keyword)
         if isinstance(held, list):
             for position, entry in enumerate(cast(list[object], held)):
                 key = str(position)
                 path = f"{place.path}/{keyword}/{key}"
                 yield _Place(entry, (*place.pointer, keyword, key), path, place.pointer)
-        elif keyword in _SINGLE and keyword in schema:
+        elif keyword in SINGLE and keyword in schema:
             path = f"{place.path}/{keyword}"
             yield _Place(held, (*place.pointer, keyword), path, place.pointer)
 
