@@ -4,7 +4,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY sparkle sparkle
 # as in the Makefile: where the pins cannot be had together, the newest versions within the bounds do
-RUN pip install --no-cache-dir -c constraints.txt '.[worker]' || pip install --no-cache-dir '.[worker]'
+RUN pip install --no-cache-dir -c constraints.txt '.[worker,nkeys]' || pip install --no-cache-dir '.[worker,nkeys]'
 RUN useradd --system sparkle
 USER sparkle
 ENTRYPOINT ["sparkle"]

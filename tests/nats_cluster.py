@@ -40,7 +40,7 @@ class Node:
     def __init__(self, name: str, host: str, folder: Path) -> None:
         self.name = name
         self.host = host
-        self.port, self.route_port, self.monitor_port = _free_ports(host)
+        self.port, self.route_port, self.monitor_port = free_ports(host)
         self._folder = folder
         self._config = ""
         self._process = ServerProcess(folder, start_timeout_s=START_S)
@@ -218,8 +218,8 @@ def _own_host() -> str:
     return f"127.{1 + pid % 200}.{pid // 200 % 250}.{1 + pid // 50_000 % 250}"
 
 
-def _free_ports(host: str) -> tuple[int, int, int]:
-    """Three ports of the system's choice."""
+def free_ports(host: str) -> tuple[int, int, int]:
+    """Three ports of the system's choice; nobody holds them any more."""
     sockets = [socket.create_server((host, 0)) for _ in range(3)]
     ports = [int(listening.getsockname()[1]) for listening in sockets]
     for listening in sockets:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sparkle.config import load, require_positive
 from sparkle.producers.outbox import OutboxTiming
+from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.connection import ConnectionSettings
 from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import ServiceRates
@@ -38,6 +39,9 @@ class ClientSettings:
     conversation_s: float = 600.0
     """How long after an answer its worker is taken to hold the conversation's state."""
 
+    bus: BusAccess = field(default_factory=BusAccess)
+    """Who it is on the bus."""
+
     rates: ServiceRates = field(default_factory=ServiceRates)
     """How fast a worker is: makes a job's priority class of its length."""
 
@@ -51,7 +55,9 @@ class ClientSettings:
 
     def connection(self, name: str) -> ConnectionSettings:
         """The settings of a connection that the server's monitoring shows as `name`."""
-        return ConnectionSettings(url=self.nats, name=name, connect_timeout_s=self.connect_timeout_s)
+        return ConnectionSettings(
+            url=self.nats, name=name, access=self.bus, connect_timeout_s=self.connect_timeout_s
+        )
 
 
 def read_settings(
@@ -62,7 +68,7 @@ def read_settings(
     region: str | None = None,
     tenant: str | None = None,
 ) -> ClientSettings:
-    """`[client]`, `[rates]`, `[outbox]` of the file, then SPARKLE_CLIENT_… and so on, then what is not None.
+    """The client's tables of the file, then SPARKLE_CLIENT_… and so on, then what is not None.
 
     Raises ConfigError.
     """
@@ -70,6 +76,7 @@ def read_settings(
         "nats": nats,
         "region": region,
         "tenant": tenant,
+        "bus": load(BusAccess, "bus", file=file, environ=environ, flags={}),
         "rates": load(ServiceRates, "rates", file=file, environ=environ, flags={}),
         "timing": load(OutboxTiming, "outbox", file=file, environ=environ, flags={}),
     }

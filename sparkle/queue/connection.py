@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain
+from sparkle.queue.bus_access import Credentials
 from sparkle.queue.connection_settings import ConnectionSettings
 from sparkle.queue.envelope import NO_HEADERS, Envelope
 from sparkle.queue.library import abort, close, header_bytes, our_errors
@@ -67,11 +68,15 @@ class Connection:
 
     @classmethod
     async def open(cls, settings: ConnectionSettings) -> Connection:
-        """Connect. Raises NotConnected when no server takes us within `connect_timeout_s`."""
+        """Connect. Raises NotConnected when no server takes us within `connect_timeout_s`.
+
+        Raises ConfigError for a seed or a certificate that cannot be used.
+        """
         connection = cls(settings)
+        credentials = settings.access.read()
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                await connection._connect()
+                await connection._connect(credentials)
         except asyncio.CancelledError:
             await connection._client.close()
             raise
@@ -80,7 +85,7 @@ class Connection:
             await connection._client.close()
             raise NotConnected(
                 f"no server at {settings.shown} within {settings.connect_timeout_s} s "
-                f"({type(cause).__name__}: {cause}); start one, or check the address and the password"
+                f"({type(cause).__name__}: {cause}); start one, or check address, password and [bus]"
             ) from None
         connection._up.set()
         connection._watchdog = asyncio.create_task(
@@ -88,12 +93,16 @@ class Connection:
         )
         return connection
 
-    async def _connect(self) -> None:
+    async def _connect(self, credentials: Credentials) -> None:
         settings = self.settings
         await self._client.connect(
             servers=settings.servers,
             name=settings.name,
-            inbox_prefix=settings.inbox_prefix,
+            inbox_prefix=credentials.inbox_prefix,
+            nkeys_seed_str=credentials.seed,
+            tls=credentials.tls,
+            # begun by us: a server in between cannot talk us out of it
+            tls_handshake_first=credentials.tls is not None,
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,

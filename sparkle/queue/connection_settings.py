@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sparkle.config import require_positive
 from sparkle.errors import ConfigError
+from sparkle.queue.bus_access import BusAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class ConnectionSettings:
     name: str = "sparkle"
     """Name of this connection in the server's monitoring."""
 
-    inbox_prefix: str = "_INBOX"
-    """Where answers come to; private to each user where permissions are set."""
+    access: BusAccess = field(default_factory=BusAccess)
+    """Who connects, and whom it trusts."""
 
     connect_timeout_s: float = 5.0
     """How long `open` tries before it raises NotConnected."""
@@ -51,4 +52,4 @@ class ConnectionSettings:
     @property
     def shown(self) -> str:
         """The servers' addresses without user and password."""
-        return ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self.servers)
+        return ", ".join(server.rpartition("://")[2].rpartition("@")[2] for server in self.servers)

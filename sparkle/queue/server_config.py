@@ -7,6 +7,16 @@ as a service, so that whoever sends one hears that it is stored.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkle.config import require_positive
+from sparkle.errors import ConfigError
+from sparkle.queue.streams import TopologySettings, reserved_bytes
+from sparkle.schemas.names import require_name
+
+_ROUTES_PORT = 6222
+
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The server warns above this, and a 262,144-token job fits."""
 
@@ -49,4 +59,91 @@ accounts {{
   }}
 }}
 system_account: SYS
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """One server of a production queue."""
+
+    name: str
+    """What the cluster knows it by."""
+
+    nodes: tuple[str, ...] = ()
+    """Hosts of all nodes of the cluster, this one too, with a port where it is not 6222; none: no cluster."""
+
+    folder: Path = Path("/etc/nats")
+    """Where certificates lie, in `tls`, and the users beside this file."""
+
+    state: Path = Path("/var/lib/nats")
+    """What is declared goes here, and what METER holds; never a message of SPARKLE."""
+
+    listen: str = "0.0.0.0:4222"
+    """Where clients connect."""
+
+    routes: str = "0.0.0.0:6222"
+    """Where the other nodes connect."""
+
+    monitor: str = "127.0.0.1:8222"
+    """Where health checks and metrics are read: subjects and counts, by anybody who reaches it."""
+
+    meter_max_bytes: int = 1024 * 1024 * 1024
+    """What METER's streams may take on the disk, on each node."""
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        if len(self.nodes) == 2:
+            raise ConfigError("nodes are 2 but must be 3 or more: of 2, the loss of one stops the other")
+        require_positive(self, "meter_max_bytes")
+
+
+def server_config(server: ServerSettings, topology: TopologySettings) -> str:
+    """The whole configuration of a server that holds these streams. Raises ConfigError."""
+    num_nodes = max(1, len(server.nodes))
+    if topology.replicas > num_nodes:
+        raise ConfigError(
+            f"replicas is {topology.replicas} but there are {num_nodes} nodes; name them all with --node"
+        )
+    memory_bytes = reserved_bytes(topology)
+    tls = str(server.folder / "tls")
+    users = accounts(
+        content_users='include "users.conf"',
+        meter_users='include "meter-users.conf"',
+        max_memory_bytes=topology.replicas * memory_bytes,
+        max_file_bytes=num_nodes * server.meter_max_bytes,
+    )
+    return f"""\
+server_name: "{server.name}"
+listen: "{server.listen}"
+# asks nobody who they are: for this machine's own checks and exporters
+http: "{server.monitor}"
+tls {{
+  cert_file: "{tls}/server.pem", key_file: "{tls}/server.key"
+  # whoever connects shows a certificate of this authority, before anything else is said
+  ca_file: "{tls}/clients-ca.pem", verify: true
+  handshake_first: true, min_version: "1.3"
+}}
+{_cluster(server, tls)}\
+# memory is what all streams of SPARKLE may reserve here; the process may grow to twice that
+jetstream {{
+  store_dir: "{server.state}", max_mem: {memory_bytes}, max_file: {server.meter_max_bytes}
+}}
+{LIMITS}{users}"""
+
+
+def _cluster(server: ServerSettings, tls: str) -> str:
+    if not server.nodes:
+        return ""
+    routes = ", ".join(
+        f'"nats://{node if ":" in node else f"{node}:{_ROUTES_PORT}"}"' for node in server.nodes
+    )
+    return f"""\
+cluster {{
+  name: "sparkle", listen: "{server.routes}"
+  tls {{
+    # an authority of its own: a client's certificate must not pass for a node's, which hears everything
+    cert_file: "{tls}/node.pem", key_file: "{tls}/node.key", ca_file: "{tls}/nodes-ca.pem", verify: true
+  }}
+  routes: [ {routes} ]
+}}
 """

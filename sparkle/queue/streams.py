@@ -129,6 +129,12 @@ def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> l
     return [{**config, **shared} for config in (jobs, results, control)]
 
 
+def reserved_bytes(settings: TopologySettings) -> int:
+    """Memory that one copy of all streams reserves as they are declared."""
+    sizes = [config["max_bytes"] for config in stream_configs(settings, regions=settings.region_names)]
+    return sum(size for size in sizes if isinstance(size, int))
+
+
 def consumer_config(settings: TopologySettings, region: str, priority: PriorityClass) -> dict[str, object]:
     """One class's durable pull consumer, in the server's own JSON."""
     return {

@@ -11,6 +11,7 @@ import typer
 from sparkle.config import load
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.settings import EngineSettings, default_model, require_checkpoint
+from sparkle.queue.bus_access import BusAccess
 from sparkle.quiet.process import keep_content_in
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle
@@ -25,7 +26,8 @@ def serve(
     engine_flags: Mapping[str, object],
 ) -> None:
     """Be a worker until a signal ends it. Raises what `config.load` and `run_worker` raise."""
-    settings = load(WorkerSettings, "worker", file=file, environ=environ, flags=flags)
+    bus = load(BusAccess, "bus", file=file, environ=environ, flags={})
+    settings = load(WorkerSettings, "worker", file=file, environ=environ, flags={**flags, "bus": bus})
     engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags=engine_flags)
     model = settings.model or default_model()
     require_checkpoint(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import secrets
 import socket
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkle.errors import ConfigError
+from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.control import HEARTBEAT_S
 from sparkle.schemas.names import require_name
 
@@ -24,6 +26,9 @@ class WorkerSettings:
 
     nats: str = "nats://127.0.0.1:4222"
     """Servers of the queue, comma-separated."""
+
+    bus: BusAccess = dataclasses.field(default_factory=BusAccess)
+    """Who it is on the bus."""
 
     name: str = ""
     """Names the worker in subjects, chunks and logs; empty makes one of host name and chance."""
