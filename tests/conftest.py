@@ -41,14 +41,23 @@ def seed() -> None:
 @pytest.fixture
 def eventually() -> Eventually:
     """`await eventually(lambda: ...)`: returns as soon as it is true, fails after 10 s."""
+    return _until_true(10.0)
 
+
+@pytest.fixture
+def patiently() -> Eventually:
+    """The same for what a cluster takes its time for: it fails after 60 s."""
+    return _until_true(60.0)
+
+
+def _until_true(limit_s: float) -> Eventually:
     async def wait(condition: Callable[[], object]) -> None:
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(limit_s):
                 while not condition():  # noqa: ASYNC110 - the condition has no event of its own
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            pytest.fail("the condition did not come true within 10 s")
+            pytest.fail(f"the condition did not come true within {limit_s:.0f} s")
 
     return wait
 

@@ -159,7 +159,7 @@ class NatsCluster:
         found: list[Node] = []
 
         async def is_led() -> bool:
-            name = (await self._stream(stream)).table("cluster").get("leader")
+            name = (await self._ask(f"STREAM.INFO.{stream}")).table("cluster").get("leader")
             found[:] = [node for node in self.nodes if node.name == name and node.pid is not None]
             return bool(found)
 
@@ -180,17 +180,21 @@ class NatsCluster:
         return False
 
     async def _is_current(self) -> bool:
-        for stream in STREAMS:
-            replicas: Any = (await self._stream(stream)).table("cluster").get("replicas", [])
+        streams = [f"STREAM.INFO.{stream}" for stream in STREAMS]
+        # consumers have leaders and copies of their own
+        listed: Any = (await self._ask(f"CONSUMER.NAMES.{subjects.JOBS_STREAM}")).fields.get("consumers")
+        consumers = [f"CONSUMER.INFO.{subjects.JOBS_STREAM}.{name}" for name in listed or ()]
+        for call in (*streams, *consumers):
+            copies: Any = (await self._ask(call)).table("cluster").get("replicas", [])
             # `current` alone can be true of one that has not heard of the leader's last messages
-            if [bool(copy["current"]) and not copy.get("lag") for copy in replicas] != [True, True]:
+            if [bool(copy["current"]) and not copy.get("lag") for copy in copies] != [True, True]:
                 return False
         return True
 
-    async def _stream(self, stream: str) -> ApiAnswer:
+    async def _ask(self, call: str) -> ApiAnswer:
         connection = await self.connect()
         try:
-            return await ask(connection, f"STREAM.INFO.{stream}", timeout_s=1.0)
+            return await ask(connection, call, timeout_s=1.0)
         finally:
             await connection.close()
 

@@ -8,11 +8,11 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
 from sparkle.config import environment
-from sparkle.queue.local import LocalServer
 from tests.worker_at_work import WAIT_S
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +67,15 @@ async def worker_process(*command: str) -> AsyncGenerator[WorkerProcess]:
         await worker.exit_code()
 
 
-def stand_in(server: LocalServer, *flags: str) -> Sequence[str]:
+class Reachable(Protocol):
+    """A server, or a cluster of them."""
+
+    @property
+    def url(self) -> str:
+        """Where to connect."""
+        ...
+
+
+def stand_in(server: Reachable, *flags: str) -> Sequence[str]:
     """The command of a worker with a stand-in engine."""
     return (*STAND_IN, "--nats", server.url, *flags)

@@ -1,11 +1,11 @@
 """One connection to the NATS server, with the client library's traps handled. Knows no job.
 
-The traps (facts of nats-py 2.16): a message that it cannot read ends the read loop (`receiving.py`); so does
-an error callback that raises, and a PONG after a timed-out `flush`, so nothing here flushes; a payload over
-the server's limit closes the connection for good; a dead read loop still says "connected", so a watchdog
-listens for its own echo; an end for good may never reach the callback, so the watchdog looks for it; a
-cancellation is swallowed while it flushes, so it is raised again; its own is while it reconnects, so that it
-is closed until it stays closed.
+The traps (facts of nats-py 2.16): a message that it cannot read ends the read loop, and so does a PONG after
+a timed-out `flush` (`receiving.py`), and an error callback that raises, so ours does not; a payload over the
+server's limit closes the connection for good; a dead read loop still says "connected", so a watchdog listens
+for its own echo; an end for good may never reach the callback, so the watchdog looks for it; a cancellation
+is swallowed while it flushes, so it is raised again; its own is while it reconnects, so that it is closed
+until it stays closed.
 """
 
 from __future__ import annotations

@@ -3,13 +3,16 @@
 The library's own reader (nats-py 2.16) stops at a subject or a status that is no UTF-8 and at a header block
 that is cut short, and drops the connection at a subject with a vertical tab or a form feed. The server passes
 all of them on, and a job with one would come again after each `ack_wait`, to end one worker after the other.
-Here such a message arrives: the bad bytes of its subject replaced, without its headers.
+Here such a message arrives: the bad bytes of its subject replaced, without its headers. Also a PONG for
+which nobody waits any more stops the library's reader, and not this one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -50,7 +53,9 @@ class Receiver(Client):
             case b"PING":
                 await self._process_ping()
             case b"PONG":
-                await self._process_pong()
+                # whoever waited for it has given up: the library would read no more
+                with suppress(asyncio.InvalidStateError):
+                    await self._process_pong()
             case b"-ERR":
                 await self._process_err(rest.decode(errors="replace").strip().lower())
             case b"INFO":

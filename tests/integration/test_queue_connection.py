@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import nats.errors
 import pytest
 
 from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
@@ -28,9 +30,26 @@ class Inbox:
         self.payloads.append(envelope.payload)
 
 
-def end_reading(connection: Connection) -> None:
-    """What a late PONG does to the library: it reads no more, and does not know it."""
+async def end_reading(connection: Connection) -> None:
+    """It reads no more, and does not know it."""
     cast("Any", connection)._client._reading_task.cancel()
+
+
+async def raise_from_the_error_callback(connection: Connection) -> None:
+    """The same by the library's own way: somebody reads too slowly, and the callback that is told raises."""
+    client = cast("Any", connection)._client
+
+    async def raise_it(_: Exception) -> None:
+        raise RuntimeError
+
+    async def never_done(_: object) -> None:
+        await asyncio.Event().wait()
+
+    client._error_cb = raise_it
+    await client.subscribe("some.where", cb=never_done, pending_msgs_limit=1)
+    for _ in range(3):
+        await connection.publish("some.where", b"x")
+    await asyncio.wait({client._reading_task})
 
 
 async def test_messages_come_in_order(connection: Connection, eventually: Eventually) -> None:
@@ -265,8 +284,11 @@ class Echoing:
         return heard
 
 
+@pytest.mark.parametrize("die", [end_reading, raise_from_the_error_callback])
 async def test_a_dead_read_loop_is_found_by_its_missing_echo(
-    nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+    nats_server: LocalServer,
+    caplog: pytest.LogCaptureFixture,
+    die: Callable[[Connection], Awaitable[None]],
 ) -> None:
     """The library's worst trap: it says "connected" and hears nothing. Its own pings are off here."""
     connection = await Connection.open(ConnectionSettings(url=nats_server.url, ping_interval_s=3600.0))
@@ -274,10 +296,21 @@ async def test_a_dead_read_loop_is_found_by_its_missing_echo(
     connection.on_reconnect(back.set)
     watching = asyncio.create_task(watch(line, 0.1))
     await line.heard.wait()
-    end_reading(connection)
+    await die(connection)
     assert connection.is_up
     await back.wait()
     assert await connection.echo(5.0)
     assert "queue_silent" in [record.getMessage() for record in caplog.records]
     watching.cancel()
+    await connection.close()
+
+
+async def test_a_pong_that_nobody_waits_for_any_more_ends_nothing(nats_server: LocalServer) -> None:
+    connection = await Connection.open(ConnectionSettings(url=nats_server.url, ping_interval_s=3600.0))
+    nats_server.freeze()
+    with pytest.raises(nats.errors.TimeoutError):
+        await cast("Any", connection)._client.flush(timeout=0.05)
+    nats_server.thaw()
+    assert await connection.echo(5.0)
+    assert connection.generation == 0
     await connection.close()
