@@ -9,6 +9,10 @@ comma := ,
 # versions within pyproject.toml's bounds do
 install = $(PIP) -c constraints.txt -e '$(1)' || $(PIP) -e '$(1)'
 
+# the official suite of JSON Schema is in the source archive of jsonschema, and in no package that is built of it
+suite = rm -rf $(VENV)/sources && $(BIN)/python -m pip download --quiet --no-deps --no-binary jsonschema \
+	-c constraints.txt --dest $(VENV)/sources jsonschema
+
 .PHONY: demo test check clean
 
 # the demo needs no developer tools; a second run installs nothing
@@ -32,6 +36,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[worker$(comma)local$(comma)dev])
+	$(suite)
 	touch $@ $(VENV)/.demo
 
 clean:
