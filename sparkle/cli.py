@@ -29,7 +29,7 @@ from sparkle.workers.kernels_command import kernels
 
 DISTRIBUTION = "sparkle-inference"
 
-TABLES = ("client", "bus", "rates", "outbox", "topology", "worker", "engine")
+TABLES = ("client", "bus", "encryption", "rates", "outbox", "topology", "worker", "engine")
 """What a file of settings may have."""
 
 _TABLES_IN_WORDS = ", ".join(f"[{name}]" for name in TABLES)

@@ -5,7 +5,11 @@
     ├── ContractError             a message is not one of ours
     │   ├── InvalidMessage        a field is wrong or missing
     │   ├── UnsupportedVersion    another major version of the contract
-    │   └── MessageTooLarge       over the limit of the queue
+    │   ├── MessageTooLarge       over the limit of the queue
+    │   └── SealError             encryption stands between a message and its reader
+    │       ├── UnknownKey        sealed with a key that is not here
+    │       ├── EncryptionRequired  not sealed, where nothing else is taken
+    │       └── NotAuthentic      not what was sealed: changed, or moved from elsewhere
     ├── QueueError                the queue did not do its part
     │   ├── NotConnected          no server, or the connection ended for good
     │   ├── PublishUncertain      no answer in time: the message may or may not be stored
@@ -53,6 +57,9 @@ class FailureCode(StrEnum):
     UNSUPPORTED_SCHEMA = "unsupported_schema"  #: the answer's shape says what cannot be enforced
     GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  #: the answer's shape is over a limit of size or of work
     INVALID_GRAMMAR = "invalid_grammar"  #: the answer's shape is no schema, regular expression or grammar
+    UNKNOWN_KEY = "unknown_key"  #: encrypted with a key that the worker has not
+    NOT_AUTHENTIC = "not_authentic"  #: encrypted, and then changed or moved
+    ENCRYPTION_REQUIRED = "encryption_required"  #: not encrypted, where nothing else is taken
 
 
 class SparkleError(Exception):
@@ -86,6 +93,22 @@ class UnsupportedVersion(ContractError):
 
 class MessageTooLarge(ContractError):
     """The message is over the queue's limit; the text has both sizes."""
+
+
+class SealError(ContractError):
+    """Encryption stands between a message and its reader."""
+
+
+class UnknownKey(SealError):
+    """The message is sealed with a key that is not here."""
+
+
+class EncryptionRequired(SealError):
+    """The message is not sealed, and nothing else is taken here."""
+
+
+class NotAuthentic(SealError):
+    """The message is not what was sealed for its subject; the text has the key's id."""
 
 
 class QueueError(SparkleError):

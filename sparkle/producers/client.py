@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,7 @@ from sparkle.producers.dispatcher import Dispatcher
 from sparkle.producers.handle import Handle
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.connection import Connection
+from sparkle.queue.key_ring import EncryptionSettings, KeyRing
 from sparkle.schemas.job import MAX_CONTEXT_TOKENS, Job
 from sparkle.schemas.priority import classify, estimate_prompt_tokens
 from sparkle.schemas.room import no_room
@@ -23,31 +25,36 @@ class Client:
     """Many jobs at once over one connection. Made by `connect` or `open`."""
 
     def __init__(
-        self, connection: Connection, settings: ClientSettings, count_tokens: CountTokens | None = None
+        self,
+        connection: Connection,
+        settings: ClientSettings,
+        count_tokens: CountTokens | None = None,
+        keys: KeyRing | None = None,
     ) -> None:
-        """Takes the connection over: it ends with the client."""
+        """Takes the connection over: it ends with the client. With keys its tenant's jobs are encrypted."""
         self.settings = settings
         self._connection = connection
         self._count_tokens = count_tokens
-        self._dispatcher = Dispatcher(connection, settings)
+        self._dispatcher = Dispatcher(connection, settings, keys)
         self._dispatcher.start()
         self._closed = False
 
     @classmethod
     async def open(cls, settings: ClientSettings, count_tokens: CountTokens | None = None) -> Client:
-        """Connect. Raises NotConnected when no server answers."""
+        """Connect. Raises NotConnected when no server answers, ConfigError for keys that cannot be used."""
+        keys = settings.encryption.ring()
         connection = await Connection.open(settings.connection("sparkle-producer"))
-        return cls(connection, settings, count_tokens)
+        return cls(connection, settings, count_tokens, keys)
 
     async def submit(self, job: Job) -> Handle:
         """Put the job on the queue; returns once the queue holds it, however often that has to be tried.
 
         Tenant and region are filled in. Submitting an id that is open in this client gives the same handle.
         Raises QueueFull, MessageTooLarge and TopologyMissing at once, InvalidMessage for another tenant or
-        region than the client's, NotConnected when the connection has ended for good; JobFailed with code
-        `too_long` for a prompt of a known number of tokens, given or counted, that no model of the contract
-        has room for. To limit the wait, set the job's deadline or cancel this call: then the job is cancelled
-        as well.
+        region than the client's, UnknownKey where there are keys and none is the tenant's, NotConnected when
+        the connection has ended for good; JobFailed with code `too_long` for a prompt of a known number of
+        tokens, given or counted, that no model of the contract has room for. To limit the wait, set the job's
+        deadline or cancel this call: then the job is cancelled as well.
         """
         if self._closed:
             raise NotConnected("the client is closed; connect anew")
@@ -123,10 +130,19 @@ class Connecting:
 
 
 def connect(
-    url: str, *, region: str, tenant: str = "default", count_tokens: CountTokens | None = None
+    url: str,
+    *,
+    region: str,
+    tenant: str = "default",
+    count_tokens: CountTokens | None = None,
+    keys_file: Path | None = None,
 ) -> Connecting:
     """Connect to the queue at `url`: `client = await connect(…)` or `async with connect(…) as client`.
 
-    Raises ConfigError for a malformed region or tenant, NotConnected when no server answers.
+    With a file of keys, jobs and answers are encrypted end to end (docs/decisions/0008-encryption.md). Raises
+    ConfigError for a malformed region or tenant or keys that cannot be used, NotConnected when no server
+    answers.
     """
-    return Connecting(ClientSettings(nats=url, region=region, tenant=tenant), count_tokens)
+    encryption = EncryptionSettings(keys_file=keys_file)
+    settings = ClientSettings(nats=url, region=region, tenant=tenant, encryption=encryption)
+    return Connecting(settings, count_tokens)

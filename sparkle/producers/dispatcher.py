@@ -30,6 +30,8 @@ from sparkle.producers.outbox import Look, Outbox, Publish, Step
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
+from sparkle.queue.envelope import Seal
+from sparkle.queue.key_ring import KeyRing
 from sparkle.queue.outgoing import JobPublisher, Publication, PublishSettings
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.job import Job
@@ -49,6 +51,9 @@ class _Open:
     tenant: str
     priority: PriorityClass
     handle: Handle
+    key: Seal | None
+    """What the job is sealed with, each time that it is published."""
+
     accepted: asyncio.Future[None]
     """Done once the queue holds the job or the handle has its end; else the error that refused it."""
 
@@ -63,9 +68,10 @@ class _Open:
 class Dispatcher:
     """The open jobs of one connection."""
 
-    def __init__(self, connection: Connection, settings: ClientSettings) -> None:
-        """Starts nothing; `start` does."""
+    def __init__(self, connection: Connection, settings: ClientSettings, keys: KeyRing | None = None) -> None:
+        """Starts nothing; `start` does. With keys all jobs are sealed."""
         self._connection = connection
+        self._keys = keys
         one_try = PublishSettings(answer_timeout_s=settings.publish_timeout_s, give_up_s=ONE_TRY_S)
         self._publisher = JobPublisher(connection, one_try)
         self._canceller = JobPublisher(connection)
@@ -99,8 +105,8 @@ class Dispatcher:
     async def dispatch(self, job: Job, tenant: str, priority: PriorityClass) -> Handle:
         """The job's handle, once the queue holds the job. An id that is open already gives the same handle.
 
-        Raises QueueFull, MessageTooLarge, TopologyMissing, NotConnected once the connection has ended, and
-        InvalidMessage for an id that is open with other fields.
+        Raises QueueFull, MessageTooLarge, TopologyMissing, NotConnected once the connection has ended,
+        InvalidMessage for an id that is open with other fields, and UnknownKey where the tenant has no key.
         """
         entry = self._open.get(job.id)
         if entry is not None:
@@ -124,17 +130,20 @@ class Dispatcher:
         await self._canceller.end_conversation(tenant, conversation)
 
     async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
+        key = None if self._keys is None else self._keys.newest(tenant)
         handle = Handle(
             job.id,
             ask_resend=partial(self._resend_wanted, job.id),
             cancel=partial(self._cancel, tenant, job.id),
         )
         loop = asyncio.get_running_loop()
-        entry = _Open(job, tenant, priority, handle, accepted=loop.create_future())
+        entry = _Open(job, tenant, priority, handle, key, accepted=loop.create_future())
         self._open[job.id] = entry
         try:
             # before the publish, so that no chunk is missed
-            await self._feed.open(tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id))
+            await self._feed.open(
+                tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id), key
+            )
         except BaseException as error:
             # who submitted the same id meanwhile waits for this entry
             self._fail(job.id, error if isinstance(error, SparkleError) else _cancelled())
@@ -177,7 +186,7 @@ class Dispatcher:
         try:
             home = self._homes.of(entry.tenant, entry.job.conversation, now_s=loop.time())
             outcome = await self._publisher.publish(
-                entry.job, entry.priority, publication=publication, home=home
+                entry.job, entry.priority, publication=publication, home=home, key=entry.key
             )
         except SparkleError as error:
             if not entry.accepted.done() and self._is_final(error):
@@ -203,7 +212,7 @@ class Dispatcher:
     async def _look(self, entry: _Open) -> None:
         job, loop = entry.job.id, asyncio.get_running_loop()
         try:
-            end = await self._feed.stored_end(entry.tenant, job)
+            end = await self._feed.stored_end(entry.tenant, job, entry.key)
         except QueueError as error:
             log.debug("look_again", extra={"job": job, "error": type(error).__name__})
             self._outbox.again(job, loop.time())

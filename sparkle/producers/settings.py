@@ -10,6 +10,7 @@ from sparkle.config import load, require_positive
 from sparkle.producers.outbox import OutboxTiming
 from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.connection import ConnectionSettings
+from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import ServiceRates
 
@@ -41,6 +42,9 @@ class ClientSettings:
 
     bus: BusAccess = field(default_factory=BusAccess)
     """Who it is on the bus."""
+
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+    """The tenant's keys, to seal its jobs with."""
 
     rates: ServiceRates = field(default_factory=ServiceRates)
     """How fast a worker is: makes a job's priority class of its length."""
@@ -77,6 +81,7 @@ def read_settings(
         "region": region,
         "tenant": tenant,
         "bus": load(BusAccess, "bus", file=file, environ=environ, flags={}),
+        "encryption": load(EncryptionSettings, "encryption", file=file, environ=environ, flags={}),
         "rates": load(ServiceRates, "rates", file=file, environ=environ, flags={}),
         "timing": load(OutboxTiming, "outbox", file=file, environ=environ, flags={}),
     }

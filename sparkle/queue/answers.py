@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
-from sparkle.errors import ContractError
+from sparkle.errors import ContractError, NotAuthentic, UnknownKey
 from sparkle.queue.connection import Connection, Envelope, Subscription
+from sparkle.queue.envelope import Seal
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Resend
+from sparkle.schemas.message import Message
 
 log = logging.getLogger(__name__)
 
 OnChunk = Callable[[Chunk], None]
 OnEnd = Callable[[Result | Failure], None]
+
+M = TypeVar("M", bound=Message)
+
+STORED_AS_HEADER = "Nats-Subject"
+"""On what the server sends on or reads out of a stream: the subject that it was published under."""
 
 _ENDS: tuple[type[Result | Failure], ...] = (Result, Failure)
 _ANSWERS: tuple[type[Chunk | Result | Failure], ...] = (Chunk, Result, Failure)
@@ -28,16 +36,19 @@ class AnswerFeed:
         self._connection = connection
         self._open: dict[str, Subscription] = {}
 
-    async def open(self, tenant: str, job: str, on_chunk: OnChunk, on_end: OnEnd) -> None:
+    async def open(
+        self, tenant: str, job: str, on_chunk: OnChunk, on_end: OnEnd, key: Seal | None = None
+    ) -> None:
         """Hand each chunk and the stored end of a job to the callbacks, in the order of arrival.
 
+        Of a job that was sealed with `key` only what is sealed with it, and failures, which hold no content.
         Open before the job is published. Both can come twice (a resend, a republish), and chunks can be
         missing: `seq` tells. The stored end comes after all chunks of its attempt that were not lost.
         """
 
         async def take(envelope: Envelope) -> None:
             try:
-                message = decode(envelope.payload, *_ANSWERS)
+                message = _read(envelope, tenant, job, key, *_ANSWERS)
             except ContractError as error:
                 log.warning("answer_refused", extra={"job": job, "error": type(error).__name__})
                 return
@@ -59,17 +70,35 @@ class AnswerFeed:
         if subscription is not None:
             await subscription.stop()
 
-    async def stored_end(self, tenant: str, job: str) -> Result | Failure | None:
+    async def stored_end(self, tenant: str, job: str, key: Seal | None = None) -> Result | Failure | None:
         """The job's stored end, or None while there is none (or no longer).
 
-        Raises TopologyMissing, PublishUncertain, NotConnected.
+        Raises TopologyMissing, PublishUncertain, NotConnected, and ContractError for what cannot be read.
         """
-        data = await self._connection.last_stored(subjects.RESULTS_STREAM, subjects.result(tenant, job))
-        if data is None:
-            return None
-        return decode(data, *_ENDS)
+        subject = subjects.result(tenant, job)
+        stored = await self._connection.last_message(subjects.RESULTS_STREAM, subject)
+        return None if stored is None else _read(stored, tenant, job, key, *_ENDS)
 
     async def ask_resend(self, worker: str, job: str, attempt: int, from_seq: int) -> None:
         """Ask for the chunks of an attempt from `from_seq` on; they come as chunks do."""
         request = Resend(job=job, attempt=attempt, from_seq=from_seq)
         await self._connection.publish(subjects.resend(worker), encode(request))
+
+
+def _read(envelope: Envelope, tenant: str, job: str, key: Seal | None, *expected: type[M]) -> M:
+    """The message in it, opened where it is sealed. Raises ContractError."""
+    key_id = envelope.headers.get(subjects.KEY_HEADER)
+    if key_id is None:
+        # without a key a worker can say that it has none, and nothing else is taken in the clear
+        return decode(envelope.payload, *(expected if key is None else _in_the_clear(expected)))
+    if key is None or key.id != key_id:
+        raise UnknownKey("payload: sealed with another key than the job's")
+    # the server sends the stored end on the chunks' subject too, and says where it was published
+    subject = envelope.headers.get(STORED_AS_HEADER, envelope.subject)
+    if subject not in (subjects.reply(tenant, job), subjects.result(tenant, job)):
+        raise NotAuthentic("subject: not one of the job's")
+    return decode(key.open(subject, envelope.payload), *expected)
+
+
+def _in_the_clear(expected: tuple[type[M], ...]) -> tuple[type[M], ...]:
+    return tuple(kind for kind in expected if kind is Failure)

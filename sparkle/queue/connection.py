@@ -222,13 +222,20 @@ class Connection:
         return read_ack(answer.payload)
 
     async def last_stored(self, stream: str, subject: str, *, timeout_s: float | None = None) -> bytes | None:
-        """The last message of `subject` in `stream`, or None. Raises what `request` raises."""
+        """The payload of the last message of `subject` in `stream`, or None. Raises what `request` raises."""
+        found = await self.last_message(stream, subject, timeout_s=timeout_s)
+        return None if found is None else found.payload
+
+    async def last_message(
+        self, stream: str, subject: str, *, timeout_s: float | None = None
+    ) -> Envelope | None:
+        """The same with its headers."""
         answer = await self.request(f"$JS.API.DIRECT.GET.{stream}.{subject}", timeout_s=timeout_s)
         if answer.status == "404":
             return None
         if answer.status:
             raise PublishUncertain(f"{stream} could not be read (status {answer.status}); try again")
-        return answer.payload
+        return answer
 
     async def echo(self, timeout_s: float) -> bool:
         """Whether a message to ourselves comes back in time: all sent before has reached the server."""

@@ -1,10 +1,11 @@
-"""A message as it came: bytes that nobody has read yet. Knows no connection."""
+"""A message as it came: bytes that nobody has read yet, and what seals them. Knows no connection."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -27,3 +28,25 @@ class Envelope:
     def reason(self) -> str:
         """The server's words to its status."""
         return self.headers.get("Description", "")
+
+
+class Seal(Protocol):
+    """A tenant's key: `tenant_key.TenantKey`."""
+
+    @property
+    def id(self) -> str:
+        """Names it in headers."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What goes beside a payload that it has sealed."""
+        ...
+
+    def seal(self, place: str, payload: bytes) -> bytes:
+        """The payload as it goes under the subject `place`."""
+        ...
+
+    def open(self, place: str, sealed: bytes) -> bytes:
+        """What was sealed for the subject `place`. Raises NotAuthentic for anything else."""
+        ...

@@ -115,6 +115,8 @@ class Offers:
         headers = {subjects.SUBJECT_HEADER: delivery.subject, subjects.ACK_HEADER: delivery.ack_subject}
         if subjects.TRACE_HEADER in delivery.headers:
             headers[subjects.TRACE_HEADER] = delivery.headers[subjects.TRACE_HEADER]
+        if is_name(key_id := delivery.headers.get(subjects.KEY_HEADER, "")):
+            headers[subjects.KEY_HEADER] = key_id
         await self._connection.publish(inbox, delivery.payload, headers=headers)
 
     def _left_s(self, stored_s: float) -> float:

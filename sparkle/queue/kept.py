@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Sent = tuple[str, bytes]
-"""A subject, and the bytes sent to it."""
+Sent = tuple[str, bytes, Mapping[str, str]]
+"""A subject, and the bytes and headers sent to it."""
 
 
 @dataclass(slots=True)

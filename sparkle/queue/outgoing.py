@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sparkle.config import require_positive
 from sparkle.errors import InvalidMessage
 from sparkle.queue.connection import Connection
+from sparkle.queue.envelope import Seal
 from sparkle.queue.stored import StoreOutcome
 from sparkle.queue.storing import store
 from sparkle.schemas import subjects
@@ -49,11 +50,18 @@ class JobPublisher:
         self._settings = settings or PublishSettings()
 
     async def publish(
-        self, job: Job, priority: PriorityClass, *, publication: int, home: str | None = None
+        self,
+        job: Job,
+        priority: PriorityClass,
+        *,
+        publication: int,
+        home: str | None = None,
+        key: Seal | None = None,
     ) -> Publication:
         """Store the job; `publication` counts from 1 and names this publication on every try.
 
-        `home` is the worker that may hold the state of the job's conversation: it is asked first.
+        `home` is the worker that may hold the state of the job's conversation: it is asked first. With a
+        key the job is sealed.
 
         Raises QueueFull, MessageTooLarge, TopologyMissing (no stream holds the region), InvalidMessage for
         a job without tenant or region, and, after `give_up_s`, PublishUncertain (it may be stored) or
@@ -71,7 +79,11 @@ class JobPublisher:
         if home is not None:
             headers[subjects.HOME_HEADER] = home
         address = JobAddress(job.region, priority, job.tenant, job.id)
-        outcome = await self._store(address.subject, encode(job), headers)
+        payload = encode(job)
+        if key is not None:
+            payload = key.seal(address.subject, payload)
+            headers |= key.headers
+        outcome = await self._store(address.subject, payload, headers)
         return Publication.STORED if outcome is StoreOutcome.STORED else Publication.ALREADY_QUEUED
 
     async def cancel(self, tenant: str, job_id: str) -> None:

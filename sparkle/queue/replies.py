@@ -10,6 +10,7 @@ from sparkle.config import require_positive
 from sparkle.errors import NotConnected, QueueFull, TopologyMissing
 from sparkle.queue.allowance import Allowance
 from sparkle.queue.connection import Connection, Envelope, Subscription
+from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.kept import KeptChunks
 from sparkle.queue.stored import StoreOutcome
 from sparkle.queue.storing import store
@@ -49,10 +50,18 @@ class ReplySettings:
 class ReplyStream:
     """The answers of all jobs of one worker."""
 
-    def __init__(self, connection: Connection, worker: str, settings: ReplySettings | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        worker: str,
+        settings: ReplySettings | None = None,
+        seals: JobSeals | None = None,
+    ) -> None:
+        """Answers are sealed where `seals` holds the job's key."""
         self._connection = connection
         self._worker = worker
         self._settings = settings or ReplySettings()
+        self._seals = seals or JobSeals()
         self._kept = KeptChunks(max_bytes=self._settings.keep_max_bytes, after_end_s=self._settings.keep_s)
         self._resends = Allowance(self._settings.resend_chunks_per_s, now_s=time.monotonic())
         self._subscription: Subscription | None = None
@@ -72,11 +81,12 @@ class ReplyStream:
 
         With the server away for long the chunk is not sent, only kept: whoever misses it asks for it.
         """
-        data = encode(chunk)
         subject = subjects.reply(tenant, chunk.job)
-        self._kept.add(chunk.job, chunk.attempt, chunk.seq, (subject, data), now_s=time.monotonic())
+        data, headers = self._seals.seal(tenant, chunk.job, subject, encode(chunk))
+        sent = (subject, data, headers)
+        self._kept.add(chunk.job, chunk.attempt, chunk.seq, sent, now_s=time.monotonic())
         try:
-            await self._connection.publish(subject, data)
+            await self._connection.publish(subject, data, headers=headers)
         except NotConnected:
             log.debug("chunk_unsent", extra={"job": chunk.job, "seq": chunk.seq})
 
@@ -86,9 +96,11 @@ class ReplyStream:
         Raises MessageTooLarge, and, after `give_up_s`, QueueFull, TopologyMissing, PublishUncertain or
         NotConnected: the job's message must then go back to the queue.
         """
-        data = encode(end)
         subject = subjects.result(tenant, end.job)
+        plain = encode(end)
+        data, sealed = self._seals.seal(tenant, end.job, subject, plain)
         headers = {
+            **sealed,
             "Nats-Expected-Last-Subject-Sequence": "0",
             "Nats-Expected-Stream": subjects.RESULTS_STREAM,
         }
@@ -105,7 +117,8 @@ class ReplyStream:
         if outcome is not StoreOutcome.SUBJECT_TAKEN:
             return True
         # refused also when an earlier try of our own was stored and its acknowledgement lost
-        return await self._connection.last_stored(subjects.RESULTS_STREAM, subject) == data
+        stored = await self._connection.last_stored(subjects.RESULTS_STREAM, subject)
+        return stored is not None and self._seals.is_sealed(tenant, end.job, subject, plain, stored)
 
     def leave(self, job: str) -> None:
         """The job has ended here, stored or handed back: its chunks go after `keep_s`."""
@@ -132,5 +145,5 @@ class ReplyStream:
         chunks = self._kept.since(wanted.job, wanted.attempt, wanted.from_seq)
         self._resends.spend(len(chunks))
         # to where they went before: only the job's own tenant gets them, whoever asked
-        for subject, data in chunks:
-            await self._connection.publish(subject, data)
+        for subject, data, headers in chunks:
+            await self._connection.publish(subject, data, headers=headers)

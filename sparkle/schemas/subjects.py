@@ -29,6 +29,9 @@ CONTROL_STREAM = "CONTROL"
 HOME_HEADER = "Sparkle-Home"
 """On a job: the worker that answered the conversation's last one, and may hold its state."""
 
+KEY_HEADER = "Sparkle-Key"
+"""On a sealed payload, either way: the id of the tenant's key."""
+
 TRACE_HEADER = "traceparent"
 """On a job: the W3C trace context of its producer's caller."""
 

@@ -6,12 +6,36 @@ its deadline is ahead, its prompt leaves room for an answer and its producer sti
 
 from __future__ import annotations
 
-from sparkle.errors import ContractError, FailureCode, UnsupportedVersion
+from sparkle.errors import (
+    ContractError,
+    EncryptionRequired,
+    FailureCode,
+    NotAuthentic,
+    SealError,
+    UnknownKey,
+    UnsupportedVersion,
+)
+from sparkle.queue.delivery import Delivery
+from sparkle.queue.job_seals import JobSeals
 from sparkle.schemas.answer import Failure
 from sparkle.schemas.codec import decode
 from sparkle.schemas.job import Job
 from sparkle.schemas.room import no_room
 from sparkle.schemas.subjects import JobAddress
+
+_SEAL_CODES: dict[type[SealError], FailureCode] = {
+    UnknownKey: FailureCode.UNKNOWN_KEY,
+    NotAuthentic: FailureCode.NOT_AUTHENTIC,
+    EncryptionRequired: FailureCode.ENCRYPTION_REQUIRED,
+}
+
+
+def open_payload(seals: JobSeals, delivery: Delivery, address: JobAddress) -> bytes | Failure:
+    """The job's bytes as its producer packed them, or why they cannot be had."""
+    try:
+        return seals.open(delivery, address)
+    except SealError as error:
+        return refusal(address, delivery.attempt, _SEAL_CODES[type(error)], str(error))
 
 
 def read_job(payload: bytes, address: JobAddress, attempt: int) -> Job | Failure:

@@ -13,6 +13,7 @@ from sparkle.errors import CheckpointError, EngineExited
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import HandoverSettings, Offers
+from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.storage import require_memory
 from sparkle.workers.lifecycle import LifeCycle
@@ -42,6 +43,8 @@ async def run_worker(
     worker = settings.name or new_worker_name()
     metrics = WorkerMetrics()
     pulse = Pulse(worker=worker, region=settings.region, life=life)
+    encryption = settings.encryption
+    seals = JobSeals(encryption.ring(), required=encryption.required)
     async with AsyncExitStack() as stack:
         if settings.metrics_port is not None:
             server = metrics.serve(settings.metrics_port)
@@ -51,7 +54,7 @@ async def run_worker(
         connection = await Connection.open(at)
         stack.push_async_callback(connection.close)
         await require_memory(connection)
-        replies = ReplyStream(connection, worker)
+        replies = ReplyStream(connection, worker, seals=seals)
         await replies.start()
         stack.push_async_callback(replies.stop)
         # asked for no job at all: raises TopologyMissing now, not with the first one
@@ -70,6 +73,7 @@ async def run_worker(
             settings=settings,
             connection=connection,
             replies=replies,
+            seals=seals,
             offers=Offers(connection, settings.region, worker, handover),
             engine=engine,
             metrics=metrics,

@@ -20,7 +20,14 @@ from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.admission import check_attempt, check_deadline, check_length, read_job, refusal
+from sparkle.workers.admission import (
+    check_attempt,
+    check_deadline,
+    check_length,
+    open_payload,
+    read_job,
+    refusal,
+)
 from sparkle.workers.answer import AnswerSoFar
 from sparkle.workers.coalesce import Coalescer
 from sparkle.workers.ending import store_end, usage_record
@@ -32,7 +39,10 @@ log = logging.getLogger(__name__)
 JobEvent = Accepted | Delta | Finished | Failed | CancelRequest
 """What can happen to a running job: frames of its engine, or its producer's cancel."""
 
-_FOR_OPERATORS = (FailureCode.INVALID_JOB, FailureCode.UNSUPPORTED, FailureCode.POISON_JOB)
+_FOR_OPERATORS = (
+    *(FailureCode.INVALID_JOB, FailureCode.UNSUPPORTED, FailureCode.POISON_JOB),
+    *(FailureCode.UNKNOWN_KEY, FailureCode.NOT_AUTHENTIC, FailureCode.ENCRYPTION_REQUIRED),
+)
 _MAX_RETRY_DELAY_S = 30.0
 # by then this worker takes no more jobs: one given back at once could come straight back to it
 _ENGINE_GONE_DELAY_S = 2.0
@@ -49,6 +59,7 @@ class JobRun:
         self._answer = AnswerSoFar(job=address.job, attempt=lease.attempt, worker=station.worker)
         self._coalescer = Coalescer(station.settings.chunk_window_ms / 1000)
         self._times = self._begin_times()
+        self._payload = b""
         self._prompt_tokens = 0
         self._in_engine = False
 
@@ -77,6 +88,8 @@ class JobRun:
             except EngineExited:
                 await self._give_back(_ENGINE_GONE_DELAY_S)
                 raise
+            finally:
+                self._station.seals.let_go(self.address.tenant, self.address.job)
 
     async def _went_home(self) -> bool:
         """Whether the conversation's home has taken the job, so that its lease is no longer ours."""
@@ -108,7 +121,11 @@ class JobRun:
     async def _admit(self) -> Job | Failure | None:
         """The job, if it may start; else its failure, or None if its end is stored already."""
         address, attempt = self.address, self._lease.attempt
-        job = read_job(self._lease.payload, address, attempt)
+        payload = open_payload(self._station.seals, self._lease.delivery, address)
+        if isinstance(payload, Failure):
+            return payload
+        self._payload = payload
+        job = read_job(payload, address, attempt)
         if isinstance(job, Failure):
             return job
         refused = (
@@ -136,7 +153,7 @@ class JobRun:
             async with asyncio.timeout(left_s):
                 # before the await: should it be cut short, the engine may have the job
                 self._in_engine = True
-                await self._station.engine.submit(Submit(job=job.id, payload=self._lease.payload))
+                await self._station.engine.submit(Submit(job=job.id, payload=self._payload))
                 return await self._follow()
         except TimeoutError:
             return self._refusal(

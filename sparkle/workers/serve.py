@@ -12,6 +12,7 @@ from sparkle.config import load
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.settings import EngineSettings, default_model, require_checkpoint
 from sparkle.queue.bus_access import BusAccess
+from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.quiet.process import keep_content_in
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle
@@ -27,7 +28,9 @@ def serve(
 ) -> None:
     """Be a worker until a signal ends it. Raises what `config.load` and `run_worker` raise."""
     bus = load(BusAccess, "bus", file=file, environ=environ, flags={})
-    settings = load(WorkerSettings, "worker", file=file, environ=environ, flags={**flags, "bus": bus})
+    encryption = load(EncryptionSettings, "encryption", file=file, environ=environ, flags={})
+    flags = {**flags, "bus": bus, "encryption": encryption}
+    settings = load(WorkerSettings, "worker", file=file, environ=environ, flags=flags)
     engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags=engine_flags)
     model = settings.model or default_model()
     require_checkpoint(model)

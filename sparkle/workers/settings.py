@@ -6,12 +6,13 @@ import dataclasses
 import re
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkle.errors import ConfigError
 from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.control import HEARTBEAT_S
+from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.schemas.names import require_name
 
 _MAX_PORT = 65_535
@@ -51,25 +52,28 @@ class WorkerSettings:
     heartbeat_s: float = HEARTBEAT_S
     """Between two signs of life; no longer than the default, or others take it for gone."""
 
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+    """Tenants' keys, and whether jobs must be encrypted."""
+
     metrics_port: int | None = None
     """Where Prometheus reads the metrics, on 127.0.0.1 alone; None serves none, 0 takes a free port."""
 
     def __post_init__(self) -> None:
         if not self.region:
             raise ConfigError("region is missing; say which region's jobs to take, as in --region eu")
-        for field in ("region", "name"):
-            value: str = getattr(self, field)
+        for name in ("region", "name"):
+            value: str = getattr(self, name)
             if value:
-                require_name(field, value)
-        for field, low, high in (
+                require_name(name, value)
+        for name, low, high in (
             ("drain_s", 0.0, 86_400.0),
             ("chunk_window_ms", 0.0, 60_000.0),
             ("follow_up_wait_ms", 0.0, 60_000.0),
             ("heartbeat_s", 0.01, HEARTBEAT_S),
         ):
-            number: float = getattr(self, field)
+            number: float = getattr(self, name)
             if not low <= number <= high:
-                raise ConfigError(f"{field} is {number} but must be {low} to {high}")
+                raise ConfigError(f"{name} is {number} but must be {low} to {high}")
         if self.max_deliveries < 2:
             raise ConfigError(f"max_deliveries is {self.max_deliveries} but must be at least 2")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= _MAX_PORT:

@@ -9,6 +9,7 @@ from sparkle.engine.client import EngineProcess
 from sparkle.errors import NotConnected
 from sparkle.queue.connection import Connection
 from sparkle.queue.handover import Offers
+from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import encode
@@ -29,6 +30,7 @@ class Station:
     settings: WorkerSettings
     connection: Connection
     replies: ReplyStream
+    seals: JobSeals
     offers: Offers
     engine: EngineProcess
     metrics: WorkerMetrics

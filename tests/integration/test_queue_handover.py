@@ -333,6 +333,18 @@ async def test_no_header_of_a_producer_keeps_its_job_from_being_handed_over(
     assert delivery.payload == ours.payload
 
 
+@pytest.mark.parametrize(("key_id", "goes_along"), [("k-1", True), ("no name", False)])
+async def test_the_id_of_the_key_goes_along(
+    connection: Connection, home: Home, pull: Pull, eventually: Eventually, key_id: str, goes_along: bool
+) -> None:
+    await home.answer()
+    lease = await pull(further={subjects.KEY_HEADER: key_id})
+    assert await offers(connection).offer(lease) is Way.HANDED_OVER
+    await eventually(lambda: home.delivered)
+    (delivery,) = home.delivered
+    assert delivery.headers.get(subjects.KEY_HEADER) == (key_id if goes_along else None)
+
+
 async def test_a_lease_from_before_a_lost_connection_is_not_handed_on(
     connection: Connection, home: Home, pull: Pull, eventually: Eventually
 ) -> None:

@@ -23,6 +23,7 @@ from sparkle.queue import topology
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import Offers
+from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
@@ -227,6 +228,7 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
         settings=WorkerSettings(region=REGION),
         connection=own,
         replies=ReplyStream(own, "w-1"),
+        seals=JobSeals(),
         offers=Offers(own, REGION, "w-1"),
         engine=engine,
         metrics=WorkerMetrics(),

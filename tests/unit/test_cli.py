@@ -86,7 +86,7 @@ def test_every_command_is_in_the_help_and_has_an_example() -> None:
 
 def test_the_help_names_every_table_of_settings() -> None:
     output = invoke("--help").output
-    assert "[client], [bus], [rates], [outbox], [topology], [worker], [engine]" in output
+    assert "[client], [bus], [encryption], [rates], [outbox], [topology], [worker], [engine]" in output
 
 
 def test_a_table_that_nobody_reads_is_refused(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_table_that_nobody_reads_is_refused(tmp_path: Path) -> None:
     file.write_text("[engin]\ncache_s = 0\n")
     result = invoke("--config", str(file), "worker", "--region", "eu")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"sparkle: {file}: engin is none of its tables, [client], [bus], [rates]")
+    assert result.stderr.startswith(f"sparkle: {file}: engin is none of its tables, [client], [bus], ")
     assert result.stderr.count("\n") == 1
 
 

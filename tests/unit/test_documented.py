@@ -16,6 +16,7 @@ from sparkle.engine.settings import Device, EngineSettings
 from sparkle.producers.outbox import OutboxTiming
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.bus_access import BusAccess
+from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.queue.streams import TopologySettings
 from sparkle.schemas.priority import ServiceRates
 from sparkle.workers.metrics import WorkerMetrics
@@ -25,15 +26,16 @@ ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {
     "client": ClientSettings(),
     "bus": BusAccess(),
+    "encryption": EncryptionSettings(),
     "rates": ServiceRates(),
     "outbox": OutboxTiming(),
     "topology": TopologySettings(),
     "worker": WorkerSettings(region="eu"),
     "engine": EngineSettings(),
 }
-TABLES_OF_THEIR_OWN = {"bus", "rates", "timing"}
-IN_WORDS = {"region", "name", "model", "metrics_port"}
-"""Of a worker: given, made up, bundled, or none."""
+TABLES_OF_THEIR_OWN = {"bus", "rates", "timing", "encryption"}
+IN_WORDS = {"region", "name", "model", "metrics_port", "keys_file"}
+"""Given, made up, bundled, or none."""
 
 
 def page(name: str) -> str:
@@ -46,6 +48,17 @@ def rows(table: str) -> dict[str, list[str]]:
     text = next(part for part in section if part.startswith(f"{table}\n"))
     cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
     return {first[0].strip("`"): first[1:] for first in cells if first[0].startswith("`")}
+
+
+def in_words(value: object) -> str:
+    """A default as the page has it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:,}".removesuffix(".0")
+        case _:
+            return str(value)
 
 
 def test_the_page_has_the_tables_that_a_file_may_have() -> None:
@@ -63,9 +76,9 @@ def test_every_setting_is_on_the_page_and_no_other(table: str) -> None:
 def test_the_defaults_on_the_page_are_true(table: str) -> None:
     settings = SETTINGS[table]
     for name, (default, _) in rows(table).items():
-        if table != "bus" and (table != "worker" or name not in IN_WORDS):
+        if table != "bus" and (table not in ("worker", "encryption") or name not in IN_WORDS):
             value = getattr(settings, name)
-            assert default == (value if isinstance(value, str) else f"{value:,}".removesuffix(".0")), name
+            assert default == in_words(value), name
 
 
 @pytest.mark.parametrize(("device", "column"), [(Device.CPU, 0), (Device.CUDA, 1)])

@@ -9,7 +9,7 @@ from sparkle.queue.kept import KeptChunks, Sent
 
 
 def sent(text: str) -> Sent:
-    return "reply.acme.job", text.encode()
+    return "reply.acme.job", text.encode(), {"a": "b"}
 
 
 def kept_with(*texts: str, max_bytes: int = 1000) -> KeptChunks:
@@ -88,7 +88,7 @@ def test_it_never_holds_more_than_its_bound_and_never_a_wrong_chunk(
     for what, job, size, later_s in steps:
         now_s += later_s
         if what == "add":
-            chunk = (f"reply.acme.{job}", bytes([len(written[job])]) * size)
+            chunk: Sent = (f"reply.acme.{job}", bytes([len(written[job])]) * size, {})
             kept.add(job, attempts[job], len(written[job]), chunk, now_s=now_s)
             written[job].append(chunk)
         elif what == "end":
