@@ -14,6 +14,7 @@
     │   ├── NotConnected          no server, or the connection ended for good
     │   ├── PublishUncertain      no answer in time: the message may or may not be stored
     │   ├── QueueFull             the stream is at its limit
+    │   │   └── TenantOverShare   it is not, but this tenant has as many jobs waiting as it may
     │   └── TopologyMissing       the streams are not declared
     ├── AccessError               whoever asks through the gateway may not
     │   ├── KeyRefused            the key is missing, wrong or withdrawn
@@ -127,6 +128,10 @@ class PublishUncertain(QueueError):
 
 class QueueFull(QueueError):
     """The stream is at its limit of messages or bytes."""
+
+
+class TenantOverShare(QueueFull):
+    """The tenant has as many jobs waiting as it may; the text has both numbers."""
 
 
 class TopologyMissing(QueueError):

@@ -50,9 +50,10 @@ class Client:
         """Put the job on the queue; returns once the queue holds it, however often that has to be tried.
 
         Tenant and region are filled in. Submitting an id that is open in this client gives the same handle.
-        Raises QueueFull, MessageTooLarge and TopologyMissing at once, InvalidMessage for another tenant or
-        region than the client's, UnknownKey where there are keys and none is the tenant's, NotConnected when
-        the connection has ended for good; JobFailed with code `too_long` for a prompt of a known number of
+        Raises QueueFull (TenantOverShare where it is this tenant that has too many jobs waiting in this
+        client), MessageTooLarge and TopologyMissing at once, InvalidMessage for another tenant or region than
+        the client's, UnknownKey where there are keys and none is the tenant's, NotConnected when the
+        connection has ended for good; JobFailed with code `too_long` for a prompt of a known number of
         tokens, given or counted, that no model of the contract has room for. To limit the wait, set the job's
         deadline or cancel this call: then the job is cancelled as well.
         """

@@ -28,6 +28,7 @@ from sparkle.producers.homes import Homes
 from sparkle.producers.loss_watch import LossWatch
 from sparkle.producers.outbox import Look, Outbox, Publish, Step
 from sparkle.producers.settings import ClientSettings
+from sparkle.producers.share import Share
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
 from sparkle.queue.envelope import Seal
@@ -79,6 +80,7 @@ class Dispatcher:
         self._feed = AnswerFeed(connection)
         self._outbox = Outbox(settings.timing, random.random)
         self._losses = LossWatch(connection, settings.region)
+        self._share = Share(settings.max_waiting)
         self._homes = Homes(settings.conversation_s)
         self._redeclare_wait_s = settings.redeclare_wait_s
         self._back_s = -settings.redeclare_wait_s
@@ -105,8 +107,9 @@ class Dispatcher:
     async def dispatch(self, job: Job, tenant: str, priority: PriorityClass) -> Handle:
         """The job's handle, once the queue holds the job. An id that is open already gives the same handle.
 
-        Raises QueueFull, MessageTooLarge, TopologyMissing, NotConnected once the connection has ended,
-        InvalidMessage for an id that is open with other fields, and UnknownKey where the tenant has no key.
+        Raises TenantOverShare, QueueFull, MessageTooLarge, TopologyMissing, NotConnected once the connection
+        has ended, InvalidMessage for an id that is open with other fields, and UnknownKey where the tenant
+        has no key.
         """
         entry = self._open.get(job.id)
         if entry is not None:
@@ -131,6 +134,7 @@ class Dispatcher:
 
     async def _admit(self, job: Job, tenant: str, priority: PriorityClass) -> _Open:
         key = None if self._keys is None else self._keys.newest(tenant)
+        self._share.take(tenant, job.id)
         handle = Handle(
             job.id,
             ask_resend=partial(self._resend_wanted, job.id),
@@ -228,6 +232,7 @@ class Dispatcher:
     def _on_chunk(self, entry: _Open, chunk: Chunk) -> None:
         now_s = asyncio.get_running_loop().time()
         self._outbox.sign_of_life(chunk.job, now_s)
+        self._share.give_back(chunk.job)
         if chunk.seq == 0:
             # an answer that is cancelled, or not awaited by the next question, leaves its state there as well
             self._homes.answered(entry.tenant, entry.job.conversation, chunk.worker, now_s=now_s)
@@ -255,6 +260,7 @@ class Dispatcher:
     def _forget(self, job: str) -> _Open | None:
         """Take the job out; its subscription ends before whoever waits for the end goes on."""
         self._outbox.remove(job)
+        self._share.give_back(job)
         entry = self._open.pop(job, None)
         if entry is not None:
             # a publish that waits for the server would bring the job back

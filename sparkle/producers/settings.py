@@ -37,6 +37,9 @@ class ClientSettings:
     redeclare_wait_s: float = 8.0
     """How long after a reconnect a missing stream may take to be declared again."""
 
+    max_waiting: int = 10_000
+    """Jobs of one tenant that may wait until a worker begins them; any more are refused."""
+
     conversation_s: float = 600.0
     """How long after an answer its worker is taken to hold the conversation's state."""
 
@@ -55,7 +58,8 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for name in ("region", "tenant"):
             require_name(name, getattr(self, name))
-        require_positive(self, "connect_timeout_s", "publish_timeout_s", "redeclare_wait_s", "conversation_s")
+        names = "connect_timeout_s publish_timeout_s redeclare_wait_s max_waiting conversation_s"
+        require_positive(self, *names.split())
 
     def connection(self, name: str) -> ConnectionSettings:
         """The settings of a connection that the server's monitoring shows as `name`."""

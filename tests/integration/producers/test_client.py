@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from sparkle.errors import (
     MessageTooLarge,
     NotConnected,
     QueueFull,
+    TenantOverShare,
     TopologyMissing,
 )
 from sparkle.producers.client import Client
@@ -223,6 +225,44 @@ async def test_a_full_queue_is_told_at_once(nats_server: LocalServer, connection
             await client.submit(job())
         with pytest.raises(QueueFull, match="maximum messages exceeded"):
             await client.submit(job())
+
+
+async def test_a_tenant_over_its_share_is_told_at_once_and_others_are_not(
+    nats_server: LocalServer, connection: Connection, start_worker: StartWorker
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def begin(run: Run) -> None:
+        await run.write(0, 1)
+        begun.set()
+        await may_end.wait()
+        await run.write(1, run.job.max_tokens)
+        await run.finish()
+
+    settings = ClientSettings(nats=nats_server.url, tenant="acme", max_waiting=2)
+    async with (
+        await Client.open(settings) as client,
+        await Client.open(replace(settings, tenant="other")) as other,
+    ):
+        first, second = await client.submit(job()), await client.submit(job())
+        with pytest.raises(
+            TenantOverShare, match="tenant acme has 2 jobs waiting here and may have at most 2"
+        ):
+            await client.submit(job())
+        await other.submit(job())
+        # it was never on the queue
+        assert sum(row.waiting for row in await read_classes(connection, "local")) == 3
+        await first.cancel()
+        third = await client.submit(job())
+        with pytest.raises(TenantOverShare):
+            await client.submit(job())
+        await start_worker(begin)
+        # jobs that run do not wait
+        await anext(second)
+        await anext(third)
+        await client.submit(job())
+        may_end.set()
+        assert await second.text() == "abcde"
 
 
 async def test_a_job_over_the_limit_is_told_at_once_and_the_client_goes_on(
