@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from sparkle.clock import SteadyUnixClock
 from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
 from sparkle.drafting.lookup import PromptLookup
@@ -119,7 +120,7 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
     )
     return Assembly(
         engine=Engine(
-            scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter, time.time
+            scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter, SteadyUnixClock()
         ),
         prompts=prompts,
         model=config.name,
