@@ -19,6 +19,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.frames import (
@@ -117,7 +118,7 @@ class Child:
             match frame:
                 case Submit():
                     job = codec.decode(frame.payload, Job)
-                    self._tasks[frame.job] = asyncio.create_task(self._answer(job))
+                    self._tasks[frame.job] = asyncio.create_task(self._answer(job, len(frame.answered)))
                 case CancelRequest():
                     task = self._tasks.pop(frame.job, None)
                     if task is not None:
@@ -140,7 +141,7 @@ class Child:
     def _send(self, frame: Frame) -> None:
         self._writer.write(encode(frame))
 
-    async def _answer(self, job: Job) -> None:
+    async def _answer(self, job: Job, answered: int) -> None:
         script = Script.read(job.prompt or "")
         prompt_tokens = len((job.prompt or "").split())
         async with self._slots:
@@ -157,7 +158,7 @@ class Child:
             self._send(Accepted(job=job.id, prompt_tokens=prompt_tokens))
             if script.silent:
                 await asyncio.Event().wait()
-            await self._write(job, script)
+            await self._write(job, script, answered)
             self._tasks.pop(job.id, None)
             self._send(
                 Finished(
@@ -169,11 +170,14 @@ class Child:
                 )
             )
 
-    async def _write(self, job: Job, script: Script) -> None:
+    def _logprobs(self, job: Job, *, is_new: bool) -> list[list[Any]] | None:
+        return [[-1.0, [[7, -1.0]]]] if is_new and job.sampling.logprobs is not None else None
+
+    async def _write(self, job: Job, script: Script, answered: int) -> None:
         chars = dict.fromkeys(Channel, 0)
         for index in range(job.max_tokens):
-            # yields even without a pace, so that a cancel is seen
-            await asyncio.sleep(script.pace_ms / 1000)
+            # yields even without a pace, so that a cancel is seen; what was answered before takes no time
+            await asyncio.sleep(script.pace_ms / 1000 if index >= answered else 0.0)
             if index == script.crash_after:
                 await self._writer.drain()
                 os._exit(CRASH_CODE)
@@ -189,7 +193,7 @@ class Child:
                     text=text,
                     text_start=chars[channel],
                     channel=channel,
-                    logprobs=None if job.sampling.logprobs is None else [[-1.0, [[7, -1.0]]]],
+                    logprobs=self._logprobs(job, is_new=index >= answered),
                 )
             )
             chars[channel] += len(text)

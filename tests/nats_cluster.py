@@ -30,7 +30,6 @@ MAX_FILE_BYTES = 1024 * 1024 * 1024
 
 START_S = 20.0
 WHOLE_S = 60.0
-STREAMS = (subjects.JOBS_STREAM, subjects.RESULTS_STREAM, subjects.CONTROL_STREAM)
 _POLL_S = 0.02
 
 
@@ -180,7 +179,7 @@ class NatsCluster:
         return False
 
     async def _is_current(self) -> bool:
-        streams = [f"STREAM.INFO.{stream}" for stream in STREAMS]
+        streams = [f"STREAM.INFO.{stream}" for stream in topology.STREAMS]
         # consumers have leaders and copies of their own
         listed: Any = (await self._ask(f"CONSUMER.NAMES.{subjects.JOBS_STREAM}")).fields.get("consumers")
         consumers = [f"CONSUMER.INFO.{subjects.JOBS_STREAM}.{name}" for name in listed or ()]

@@ -12,6 +12,7 @@ import pytest
 from sparkle.config import load
 from sparkle.engine.client import EngineProcess
 from sparkle.errors import SparkleError
+from sparkle.producers.answer_order import AnswerOrder
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
 from sparkle.queue.envelope import Envelope
@@ -19,6 +20,7 @@ from sparkle.queue.outgoing import JobPublisher
 from sparkle.queue.status import ClassStatus, read_classes
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel, Chunk, Failure, Result
+from sparkle.schemas.answered import Answered
 from sparkle.schemas.codec import decode
 from sparkle.schemas.control import Heartbeat, UsageRecord, WorkerState
 from sparkle.schemas.job import Job
@@ -54,9 +56,21 @@ class Watched:
     """What has come back for one job."""
 
     job: Job
+    order: AnswerOrder = field(default_factory=AnswerOrder)
+    read: list[Chunk] = field(default_factory=list[Chunk])
+    """What a consumer would have read: each token and character once."""
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     ends: list[Result | Failure] = field(default_factory=list[Result | Failure])
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, chunk: Chunk) -> None:
+        """One more chunk."""
+        self.chunks.append(chunk)
+        self.read += self.order.take(chunk)
+
+    def answered(self, from_index: int) -> Answered:
+        """What a worker is told that asks."""
+        return self.order.answered(self.job.id, from_index)
 
     async def end(self) -> Result | Failure:
         """The job's stored end."""
@@ -105,7 +119,7 @@ class Producer:
             watched.ends.append(end)
             watched.ended.set()
 
-        await self.feed.open(job.tenant or TENANT, job.id, watched.chunks.append, take_end)
+        await self.feed.open(job.tenant or TENANT, job.id, watched.take, take_end, answered=watched.answered)
         return watched
 
     async def submit(self, job: Job, priority: PriorityClass = PriorityClass.P0) -> Watched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -41,7 +42,8 @@ class AnswerFrames:
     def cached(self, tokens: int) -> None:
         """So many of the prompt's tokens need not be read. What it goes on from later does not count."""
         if self._cached_tokens is None:
-            self._cached_tokens = tokens
+            # of an answer that goes on, the cache may hold a part as well
+            self._cached_tokens = min(tokens, self._prompt_tokens)
 
     def drafted(self, sources: Sequence[str]) -> None:
         """The tokens added next come of a pass with a draft; `sources`: of each of it who guessed it."""
@@ -63,6 +65,15 @@ class AnswerFrames:
             if self._text.stopped:
                 break
         return [self._told(channel, list(run)) for channel, run in groupby(told, itemgetter(0))]
+
+    def replay(self, tokens: Sequence[int]) -> list[Delta]:
+        """The answer's first tokens, which an earlier attempt drew, as `add` told them then.
+
+        What drew them, and how likely they were, is not known here.
+        """
+        drawn = [Drawn(request=self._job, token=token) for token in tokens]
+        deltas = self.add(drawn, guessed=[False] * len(drawn))
+        return [replace(delta, logprobs=None) for delta in deltas]
 
     def end(self, reason: FinishReason) -> list[Delta | Finished]:
         """What was held back of the text, and the end."""

@@ -30,6 +30,11 @@ class SeenTokens:
         """One more token of the answer."""
         self._counts[token] += 1.0
 
+    def add_all(self, tokens: Sequence[int]) -> None:
+        """The same of many at once."""
+        seen = to_device(tokens, torch.int64, self._counts.device)
+        self._counts.index_add_(0, seen, torch.ones(len(tokens), device=self._counts.device))
+
     def penalise(self, logits: Tensor, draft: Sequence[int] = ()) -> Tensor:
         """The logits, float32 [1 + len(draft), vocab], less attractive where tokens were seen.
 
@@ -110,6 +115,12 @@ class DrawState:
         self._made_from = self.position
         made = range(self.position + len(self._made), self.position + count)
         self._made += [uniform(self._stream, place) for place in made]
+
+    def replay(self, tokens: Sequence[int]) -> None:
+        """The answer's first tokens, which an earlier attempt drew: draw for what follows them."""
+        self.position += len(tokens)
+        if self.seen is not None and tokens:
+            self.seen.add_all(tokens)
 
     def accept(self, token: int) -> None:
         """The token drawn for this position; the next one is for the position after it."""

@@ -94,6 +94,8 @@ class Engine:
         self._rates = ServiceRates()
         self._answers: dict[str, AnswerFrames] = {}
         self._states: dict[str, DrawState] = {}
+        # of jobs that go on: what was written before, to be told with the next step
+        self._replayed: dict[str, list[Frame]] = {}
 
     @property
     def has_work(self) -> bool:
@@ -102,12 +104,13 @@ class Engine:
 
     def idle_s(self) -> float:
         """Seconds until `step` has anything to do, if nothing comes: infinite where nothing is kept."""
-        return max(0.0, self._scheduler.next_pass_s - self._clock())
+        return 0.0 if self._replayed else max(0.0, self._scheduler.next_pass_s - self._clock())
 
-    def submit(self, job: Job, prompt: Sequence[int]) -> Frame:
+    def submit(self, job: Job, prompt: Sequence[int], answered: Sequence[int] = ()) -> Frame:
         """Take a job with its prompt's tokens: Accepted, or Failed and forgotten.
 
-        A job that is already here starts again from its first token.
+        `answered`: the answer's first tokens, from an earlier attempt. They are told as they were then, and
+        it goes on behind them. A job that is already here starts again.
         """
         self.cancel(job.id)
         too_long = no_room(len(prompt), self._limits.context_tokens)
@@ -115,19 +118,21 @@ class Engine:
             return _failed(job.id, FailureCode.TOO_LONG, too_long)
         if not prompt:
             return _failed(job.id, FailureCode.INVALID_JOB, "the prompt has no tokens; write something")
-        if max(prompt) >= self._limits.vocab_size:
-            return _failed(
-                job.id,
-                FailureCode.INVALID_JOB,
-                f"prompt_tokens: every id must be below {self._limits.vocab_size}, the vocabulary's size",
-            )
+        for name, tokens in (("prompt_tokens", prompt), ("answered", answered)):
+            if max(tokens, default=0) >= self._limits.vocab_size:
+                return _failed(
+                    job.id,
+                    FailureCode.INVALID_JOB,
+                    f"{name}: every id must be below {self._limits.vocab_size}, the vocabulary's size",
+                )
         left = self._limits.context_tokens - len(prompt)
-        self._start(job, tuple(prompt), min(job.max_tokens, left))
+        self._start(job, tuple(prompt), answered, min(job.max_tokens, left))
         return Accepted(job=job.id, prompt_tokens=len(prompt))
 
     def cancel(self, job_id: str) -> None:
         """End a job without an answer. Nothing happens where it is not here."""
         self._scheduler.cancel(job_id)
+        self._replayed.pop(job_id, None)
         self._forget(job_id)
 
     @property
@@ -147,7 +152,9 @@ class Engine:
     def step(self) -> list[Frame]:
         """One pass, and what came of it; nothing where there is no work."""
         now_s = self._clock()
-        frames = self._end_late(now_s)
+        frames = [frame for told in self._replayed.values() for frame in told]
+        self._replayed.clear()
+        frames += self._end_late(now_s)
         if not self.has_work:
             return frames
         plan = self._scheduler.schedule(now_s, self._drafts.choose)
@@ -182,12 +189,23 @@ class Engine:
             frames.append(_failed(job_id, FailureCode.DEADLINE_EXCEEDED, reason))
         return frames
 
-    def _start(self, job: Job, prompt: tuple[int, ...], max_answer_tokens: int) -> None:
+    def _start(
+        self, job: Job, prompt: tuple[int, ...], answered: Sequence[int], max_answer_tokens: int
+    ) -> None:
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
+        answer = AnswerFrames(job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens)
+        if answered:
+            told = self._replayed[job.id] = [*answer.replay(answered)]
+            reason = _reason(answered, stop_tokens, max_answer_tokens, stopped=answer.stopped)
+            if reason is not None:
+                # all of it was written before, but for its end
+                told += answer.end(reason)
+                return
         self._scheduler.add(
             Request(
                 id=job.id,
                 prompt=prompt,
+                answer=[*answered],
                 max_answer_tokens=max_answer_tokens,
                 stop_tokens=stop_tokens,
                 priority=classify(len(prompt), max_answer_tokens, self._rates),
@@ -197,10 +215,8 @@ class Engine:
                 conversation=job.conversation,
             )
         )
-        self._answers[job.id] = AnswerFrames(
-            job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens
-        )
-        self._states[job.id] = DrawState(
+        self._answers[job.id] = answer
+        state = self._states[job.id] = DrawState(
             job.id,
             job.sampling,
             seed_of(job),
@@ -209,7 +225,9 @@ class Engine:
             self._runner.device,
             stop_tokens,
         )
+        state.replay(answered)
         self._drafts.start(job.id, prompt)
+        self._drafts.add(job.id, answered)
 
     def _deadline_s(self, job: Job) -> float:
         if job.deadline_ms is None:
@@ -258,6 +276,15 @@ def seed_of(job: Job) -> int:
     if job.sampling.seed is not None:
         return job.sampling.seed
     return uuid.UUID(job.id).int & 2**63 - 1
+
+
+def _reason(
+    answered: Sequence[int], stop_tokens: frozenset[int], max_answer_tokens: int, *, stopped: bool
+) -> FinishReason | None:
+    """Why an answer that was written before is complete, if it is."""
+    if stopped or answered[-1] in stop_tokens:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if len(answered) >= max_answer_tokens else None
 
 
 def _failed(job_id: str, code: FailureCode, message: str, *, retryable: bool = False) -> Failed:

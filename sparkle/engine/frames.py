@@ -27,6 +27,9 @@ class Submit:
     payload: bytes
     """The job's own message, as it came from the queue, already checked by the worker."""
 
+    answered: list[int] = field(default_factory=list[int])
+    """The answer's first tokens, which an earlier attempt wrote: it is gone on with behind them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:

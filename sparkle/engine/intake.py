@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import BinaryIO, Protocol
@@ -38,10 +38,12 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job and its prompt's tokens."""
+    """A job, its prompt's tokens and those of its answer that are known."""
 
     job: Job
     prompt: list[int]
+    answered: list[int] = field(default_factory=list[int])
+    """What an earlier attempt wrote of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Intake:
     def _order(self, frame: Submit) -> Prepared | Failed:
         try:
             job = codec.decode(frame.payload, Job)
-            return Prepared(job, self._prompts.build(job))
+            return Prepared(job, self._prompts.build(job), frame.answered)
         except ContractError as error:
             code, message = FailureCode.INVALID_JOB, str(error)
         # one job's prompt must not end the others; what it was is told without its content

@@ -75,14 +75,14 @@ class Request:
     round: int = field(default=0, init=False)
     """Its tenant's place among the others in its class, set by the scheduler."""
 
-    answer: list[int] = field(default_factory=list[int], init=False)
-    """Tokens drawn so far."""
+    answer: list[int] = field(default_factory=list[int])
+    """Tokens drawn so far; at first those that an earlier attempt at the job drew."""
 
     preemptions: int = field(default=0, init=False)
     """How often it has given way to another one."""
 
-    _given_way_at: int = field(default=0, init=False)
-    """Tokens of the answer then."""
+    _reread_tokens: int = field(default=0, init=False)
+    """Tokens of the answer then, or when it came."""
 
     computed: int = field(default=0, init=False)
     """Tokens whose keys, values and state are in the cache."""
@@ -112,6 +112,9 @@ class Request:
     finish: FinishReason | None = field(default=None, init=False)
     """Why the answer ended; None before, and for a request that ended without an answer."""
 
+    def __post_init__(self) -> None:
+        self._reread_tokens = len(self.answer)
+
     @property
     def worst_case_tokens(self) -> int:
         """Length if the answer is as long as it may be."""
@@ -124,8 +127,8 @@ class Request:
 
     @property
     def reading_tokens(self) -> int:
-        """Tokens to be read until the next one is drawn: the prompt, and the answer where it gave way."""
-        return len(self.prompt) + self._given_way_at
+        """Tokens to be read until the next one is drawn: the prompt, and what the answer began with."""
+        return len(self.prompt) + self._reread_tokens
 
     @property
     def unread_tokens(self) -> int:
@@ -142,7 +145,7 @@ class Request:
         """It has given up what it held, and waits again: what it has written is read then."""
         self.move_to(RequestState.WAITING)
         self.preemptions += 1
-        self.computed, self._given_way_at = 0, len(self.answer)
+        self.computed, self._reread_tokens = 0, len(self.answer)
 
     def move_to(self, state: RequestState) -> None:
         """Change the state. Raises IllegalMove where LEGAL has no such move."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkle.errors import AnswerChanged
-from sparkle.schemas.answer import Channel, Chunk, Result
+from sparkle.schemas.answer import Channel, Chunk, Result, TokenLogprobs
+from sparkle.schemas.answered import Answered
 
 MAX_EARLY_CHUNKS = 4096
 """Chunks kept behind a gap; more are dropped, since a resend brings all that follow it."""
@@ -35,6 +36,7 @@ class AnswerOrder:
         self._next_seq = 0
         self._early: dict[int, Chunk] = {}
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._pieces: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._lengths: dict[Channel, int] = dict.fromkeys(Channel, 0)
         self._hole = False
@@ -45,6 +47,15 @@ class AnswerOrder:
         if not self._early:
             return None
         return Gap(self._worker, self._attempt, self._next_seq)
+
+    def answered(self, job: str, from_index: int) -> Answered:
+        """What was handed out from this token on, for a worker that goes on behind it."""
+        return Answered(
+            job=job,
+            attempt=self._attempt,
+            tokens=self._tokens[from_index:],
+            logprobs=self._logprobs[from_index:] or None,
+        )
 
     def take(self, chunk: Chunk) -> list[Chunk]:
         """The new parts that this chunk makes ready, in order. Raises AnswerChanged."""
@@ -126,6 +137,7 @@ class AnswerOrder:
         if not tokens and not text:
             return []
         self._tokens.extend(tokens)
+        self._logprobs.extend((chunk.logprobs or [])[old_tokens:])
         self._pieces[chunk.channel].append(text)
         self._lengths[chunk.channel] += len(text)
         if old_tokens == 0 and old_chars == 0:

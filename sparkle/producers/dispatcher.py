@@ -146,7 +146,12 @@ class Dispatcher:
         try:
             # before the publish, so that no chunk is missed
             await self._feed.open(
-                tenant, job.id, partial(self._on_chunk, entry), partial(self._end, job.id), key
+                tenant,
+                job.id,
+                partial(self._on_chunk, entry),
+                partial(self._end, job.id),
+                key,
+                answered=handle.answered,
             )
         except BaseException as error:
             # who submitted the same id meanwhile waits for this entry

@@ -10,6 +10,7 @@ from typing import Self
 from sparkle.errors import AnswerChanged, FailureCode, JobFailed, SparkleError
 from sparkle.producers.answer_order import AnswerOrder, Gap
 from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.answered import Answered
 
 GAP_GRACE_S = 0.1
 """Chunks come in order on one connection, so a gap this old is a loss and not a delay."""
@@ -88,6 +89,10 @@ class Handle:
         if not self.done:
             await self._cancel()
             self.fail(JobFailed(FailureCode.CANCELLED, "cancelled by its producer", retryable=False))
+
+    def answered(self, from_index: int) -> Answered:
+        """What has come of the answer from this token on, for the worker that asks."""
+        return self._order.answered(self.job_id, from_index)
 
     def on_chunk(self, chunk: Chunk) -> None:
         """Take a chunk from the queue."""

@@ -1,4 +1,4 @@
-"""What comes back to a producer: chunks as they come, the stored end, lost chunks again. Knows no outbox."""
+"""What comes back to a producer: chunks, lost ones again, the stored end, questions. Knows no outbox."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.envelope import Seal
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.answered import Answered, Ask
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Resend
 from sparkle.schemas.message import Message
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 OnChunk = Callable[[Chunk], None]
 OnEnd = Callable[[Result | Failure], None]
+HasAnswered = Callable[[int], Answered]
+"""What has come of an answer from a token on."""
 
 M = TypeVar("M", bound=Message)
 
@@ -26,7 +29,7 @@ STORED_AS_HEADER = "Nats-Subject"
 """On what the server sends on or reads out of a stream: the subject that it was published under."""
 
 _ENDS: tuple[type[Result | Failure], ...] = (Result, Failure)
-_ANSWERS: tuple[type[Chunk | Result | Failure], ...] = (Chunk, Result, Failure)
+_HEARD: tuple[type[Chunk | Result | Failure | Ask], ...] = (Chunk, Result, Failure, Ask)
 
 
 class AnswerFeed:
@@ -37,18 +40,28 @@ class AnswerFeed:
         self._open: dict[str, Subscription] = {}
 
     async def open(
-        self, tenant: str, job: str, on_chunk: OnChunk, on_end: OnEnd, key: Seal | None = None
+        self,
+        tenant: str,
+        job: str,
+        on_chunk: OnChunk,
+        on_end: OnEnd,
+        key: Seal | None = None,
+        *,
+        answered: HasAnswered | None = None,
     ) -> None:
         """Hand each chunk and the stored end of a job to the callbacks, in the order of arrival.
 
         Of a job that was sealed with `key` only what is sealed with it, and failures, which hold no content.
+        A worker that asks which tokens are here gets what `answered` says; without it, that there are none,
+        and then begins anew. As long as this is open, workers take the job to be waited for.
+
         Open before the job is published. Both can come twice (a resend, a republish), and chunks can be
         missing: `seq` tells. The stored end comes after all chunks of its attempt that were not lost.
         """
 
         async def take(envelope: Envelope) -> None:
             try:
-                message = _read(envelope, tenant, job, key, *_ANSWERS)
+                message = _read(envelope, tenant, job, key, *_HEARD)
             except ContractError as error:
                 log.warning("answer_refused", extra={"job": job, "error": type(error).__name__})
                 return
@@ -56,6 +69,13 @@ class AnswerFeed:
                 log.warning("answer_misplaced", extra={"job": job})
             elif isinstance(message, Chunk):
                 on_chunk(message)
+            elif isinstance(message, Ask):
+                nothing = Answered(job=job, attempt=0, tokens=[])
+                told = encode(nothing if answered is None else answered(message.from_index))
+                sealed = told if key is None else key.seal(subjects.answered(tenant, job), told)
+                await self._connection.publish(
+                    envelope.reply, sealed, headers=None if key is None else key.headers
+                )
             else:
                 on_end(message)
 
@@ -89,7 +109,7 @@ def _read(envelope: Envelope, tenant: str, job: str, key: Seal | None, *expected
     """The message in it, opened where it is sealed. Raises ContractError."""
     key_id = envelope.headers.get(subjects.KEY_HEADER)
     if key_id is None:
-        # without a key a worker can say that it has none, and nothing else is taken in the clear
+        # without a key a worker can say that it has none, or ask; nothing else is taken in the clear
         return decode(envelope.payload, *(expected if key is None else _in_the_clear(expected)))
     if key is None or key.id != key_id:
         raise UnknownKey("payload: sealed with another key than the job's")
@@ -101,4 +121,4 @@ def _read(envelope: Envelope, tenant: str, job: str, key: Seal | None, *expected
 
 
 def _in_the_clear(expected: tuple[type[M], ...]) -> tuple[type[M], ...]:
-    return tuple(kind for kind in expected if kind is Failure)
+    return tuple(kind for kind in expected if kind in (Failure, Ask))

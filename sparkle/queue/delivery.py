@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sparkle.errors import InvalidMessage
 from sparkle.queue.envelope import Envelope
+from sparkle.schemas import subjects
 
 _NS_PER_S = 1_000_000_000
 _V1_TOKENS = 9
@@ -35,6 +36,11 @@ class Delivery:
 
     pending: int
     """Messages of the same class that wait behind it."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the job was delivered or published before, so that part of its answer may be known."""
+        return self.attempt > 1 or subjects.PUBLICATION_HEADER in self.headers
 
     @classmethod
     def read(cls, envelope: Envelope) -> Delivery:

@@ -117,6 +117,8 @@ class Offers:
             headers[subjects.TRACE_HEADER] = delivery.headers[subjects.TRACE_HEADER]
         if is_name(key_id := delivery.headers.get(subjects.KEY_HEADER, "")):
             headers[subjects.KEY_HEADER] = key_id
+        if delivery.is_repeated:
+            headers[subjects.PUBLICATION_HEADER] = "2"
         await self._connection.publish(inbox, delivery.payload, headers=headers)
 
     def _left_s(self, stored_s: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sparkle.errors import EncryptionRequired, NotAuthentic, UnknownKey
 from sparkle.queue.delivery import Delivery
-from sparkle.queue.envelope import NO_HEADERS, Seal
+from sparkle.queue.envelope import NO_HEADERS, Envelope, Seal
 from sparkle.queue.key_ring import KeyRing
 from sparkle.schemas.subjects import KEY_HEADER, JobAddress
 
@@ -41,6 +41,18 @@ class JobSeals:
         """What goes over the queue under the subject `place`, and its headers: sealed if the job was."""
         key = self._held.get((tenant, job))
         return (payload, NO_HEADERS) if key is None else (key.seal(place, payload), key.headers)
+
+    def open_answer(self, tenant: str, job: str, place: str, message: Envelope) -> bytes:
+        """What was sealed for the place `place` under the job's key, or the payload of a job that was not.
+
+        Raises UnknownKey, NotAuthentic.
+        """
+        key = self._held.get((tenant, job))
+        if key is None:
+            return message.payload
+        if message.headers.get(KEY_HEADER) != key.id:
+            raise UnknownKey("payload: not sealed with the job's key")
+        return key.open(place, message.payload)
 
     def is_sealed(self, tenant: str, job: str, place: str, payload: bytes, stored: bytes) -> bool:
         """Whether `stored` is what `seal` made of this payload: another one each time."""

@@ -76,6 +76,8 @@ class JobPublisher:
         }
         if job.traceparent is not None:
             headers[subjects.TRACE_HEADER] = job.traceparent
+        if publication > 1:
+            headers[subjects.PUBLICATION_HEADER] = str(publication)
         if home is not None:
             headers[subjects.HOME_HEADER] = home
         address = JobAddress(job.region, priority, job.tenant, job.id)

@@ -17,7 +17,12 @@ from sparkle.schemas import subjects
 from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import PriorityClass
 
-_STREAMS = (subjects.JOBS_STREAM, subjects.RESULTS_STREAM, subjects.CONTROL_STREAM)
+_STREAMS = (
+    subjects.JOBS_STREAM,
+    subjects.RESULTS_STREAM,
+    subjects.CONTROL_STREAM,
+    subjects.ANSWERED_STREAM,
+)
 _PUBLIC_KEY = re.compile("U[A-Z2-7]{55}")
 
 
@@ -100,7 +105,7 @@ def permissions(role: Role, inbox: str, *, region: str, name: str = "") -> Permi
 
 
 def _worker(own: str, region: str, name: str) -> Permissions:
-    jobs, results, control = _STREAMS
+    jobs, results, control, answered = _STREAMS
     consumers = [subjects.consumer(region, priority) for priority in PriorityClass]
     return Permissions(
         publish=(
@@ -113,6 +118,9 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             f"$JS.API.STREAM.INFO.{jobs}",
             f"$JS.API.DIRECT.GET.{results}.{subjects.result('*', '*')}",
             f"$JS.API.DIRECT.GET.{control}.{subjects.cancel('*', '*')}",
+            # how far an answer has come: its producer is asked where chunks go, or it is stored
+            f"$JS.API.DIRECT.GET.{answered}.{subjects.answered('*', '*')}",
+            subjects.answered("*", "*"),
             subjects.reply("*", "*"),
             subjects.result("*", "*"),
             subjects.usage(region, "*", "*"),
@@ -145,6 +153,8 @@ def _producer(own: str, region: str, tenant: str) -> Permissions:
             f"$JS.API.DIRECT.GET.{subjects.RESULTS_STREAM}.{subjects.result(tenant, '*')}",
         ),
         subscribe=(own, subjects.reply(tenant, "*"), subjects.heartbeat(region)),
+        # a worker asks which tokens of an answer it has
+        answers=True,
     )
 
 

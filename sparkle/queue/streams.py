@@ -43,6 +43,12 @@ class TopologySettings:
     control_max_age_s: float = 900.0
     """How long a tombstone is kept."""
 
+    answered_max_bytes: int = 64 * _MIB
+    """Memory reserved for how far answers have come whose producers are away."""
+
+    answered_max_age_s: float = 600.0
+    """How long that is kept after it was last stored."""
+
     ack_wait_s: float = 30.0
     """A job whose worker says nothing for this long goes to another one."""
 
@@ -60,7 +66,8 @@ class TopologySettings:
             raise ConfigError(f"replicas is {self.replicas} but must be 1 or 3")
         numbers = (
             "jobs_max_bytes jobs_max_count results_max_bytes results_max_age_s control_max_bytes "
-            "control_max_age_s ack_wait_s max_running max_pulls duplicate_window_s"
+            "control_max_age_s answered_max_bytes answered_max_age_s ack_wait_s max_running max_pulls "
+            "duplicate_window_s"
         )
         require_positive(self, *numbers.split())
         if not self.region_names:
@@ -75,7 +82,7 @@ class TopologySettings:
 
 
 def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> list[dict[str, object]]:
-    """The three streams, in the server's own JSON."""
+    """The four streams, in the server's own JSON."""
     shared: dict[str, object] = {"storage": "memory", "num_replicas": settings.replicas}
     jobs: dict[str, object] = {
         "name": subjects.JOBS_STREAM,
@@ -126,7 +133,20 @@ def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> l
         "duplicate_window": int(min(settings.duplicate_window_s, settings.control_max_age_s) * _NS_PER_S),
         "allow_direct": True,
     }
-    return [{**config, **shared} for config in (jobs, results, control)]
+    answered: dict[str, object] = {
+        "name": subjects.ANSWERED_STREAM,
+        "subjects": [subjects.answered("*", "*")],
+        "retention": "limits",
+        # a lost one costs the time to write the same tokens again
+        "discard": "old",
+        "max_msgs_per_subject": 1,
+        "max_bytes": settings.answered_max_bytes,
+        "max_msg_size": MAX_MESSAGE_BYTES,
+        "max_age": int(settings.answered_max_age_s * _NS_PER_S),
+        "duplicate_window": int(min(settings.duplicate_window_s, settings.answered_max_age_s) * _NS_PER_S),
+        "allow_direct": True,
+    }
+    return [{**config, **shared} for config in (jobs, results, control, answered)]
 
 
 def reserved_bytes(settings: TopologySettings) -> int:

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.answered import Answered, Ask
 from sparkle.schemas.control import Cancel, EndConversation, Heartbeat, Offer, Resend, UsageRecord
 from sparkle.schemas.job import Job
 from sparkle.schemas.message import Message
 
 MESSAGES: tuple[type[Message], ...] = (
     *(Job, Chunk, Result, Failure),
-    *(Cancel, EndConversation, Resend, Offer, Heartbeat, UsageRecord),
+    *(Ask, Answered, Cancel, EndConversation, Resend, Offer, Heartbeat, UsageRecord),
 )
 
 

@@ -161,6 +161,9 @@ class Job(Message):
     parallel_tool_calls: bool = True
     """Whether one answer may have several calls."""
 
+    detached: bool = False
+    """Answered even where nobody waits for it: the result is kept for whoever submits the job again."""
+
     deadline_ms: Milliseconds | None = None
     """When the answer is of no more use, Unix time in milliseconds."""
 

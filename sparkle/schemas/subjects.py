@@ -3,7 +3,8 @@
 jobs.<region>.<class>.<tenant>.<job>    JOBS      work queue, one message a job
 result.<tenant>.<job>                   RESULTS   the stored end of a job
 ctl.cancel.<tenant>.<job>               CONTROL   tombstones of cancelled jobs
-reply.<tenant>.<job>                    live      chunks
+answered.<tenant>.<job>                 ANSWERED  how far an answer has come whose producer is away
+reply.<tenant>.<job>                    live      chunks, and what the job's worker asks its producer
 ctl.end.<tenant>.<conversation>         live      tells all workers to forget a conversation
 ctl.<worker>.resend                     live      asks a worker for lost chunks
 bell.<region>.<class>                   live      a job of this class was stored, headers only
@@ -25,12 +26,16 @@ from sparkle.schemas.priority import PriorityClass
 JOBS_STREAM = "JOBS"
 RESULTS_STREAM = "RESULTS"
 CONTROL_STREAM = "CONTROL"
+ANSWERED_STREAM = "ANSWERED"
 
 HOME_HEADER = "Sparkle-Home"
 """On a job: the worker that answered the conversation's last one, and may hold its state."""
 
 KEY_HEADER = "Sparkle-Key"
 """On a sealed payload, either way: the id of the tenant's key."""
+
+PUBLICATION_HEADER = "Sparkle-Publication"
+"""On a job that its producer published before: how often."""
 
 TRACE_HEADER = "traceparent"
 """On a job: the W3C trace context of its producer's caller."""
@@ -105,6 +110,11 @@ def result(tenant: str, job: str) -> str:
 def cancel(tenant: str, job: str) -> str:
     """Where the tombstone of a cancelled job is stored."""
     return f"ctl.cancel.{tenant}.{job}"
+
+
+def answered(tenant: str, job: str) -> str:
+    """Where a worker stores how far a job's answer has come."""
+    return f"answered.{tenant}.{job}"
 
 
 def end_conversation(tenant: str, conversation: str) -> str:

@@ -1,7 +1,7 @@
 """The checks before a job starts, in their order; a refusal is a Failure to store. Knows no engine.
 
-A job passes if its subject and its message are well-formed and agree, it has not been delivered too often,
-its deadline is ahead, its prompt leaves room for an answer and its producer still wants it.
+A job passes if its subject and its message are well-formed and agree, its deadline is ahead, its prompt
+leaves room for an answer, its producer still wants it, and it has not been delivered too often in vain.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ def read_job(payload: bytes, address: JobAddress, attempt: int) -> Job | Failure
     return job
 
 
-def check_attempt(address: JobAddress, attempt: int, max_deliveries: int) -> Failure | None:
-    """Refuse a job at its last delivery: all earlier workers ended, or gave it back, without an answer."""
-    if attempt < max_deliveries:
+def check_deliveries(address: JobAddress, delivery: int, wrote: int, max_deliveries: int) -> Failure | None:
+    """Refuse a job at its last delivery: all since number `wrote` ended, or gave it back, without a token."""
+    vain = delivery - wrote
+    if vain < max_deliveries:
         return None
     return refusal(
         address,
-        attempt,
+        delivery,
         FailureCode.POISON_JOB,
-        f"delivery {attempt} of at most {max_deliveries}, and none before it came to an end; not tried again",
+        f"delivery {vain} of at most {max_deliveries} without a token of the answer; not tried again",
     )
 
 

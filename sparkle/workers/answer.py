@@ -12,14 +12,17 @@ from sparkle.schemas.answer import Alternative, Channel, Chunk, Result, TokenLog
 class AnswerSoFar:
     """What the engine has written for one job in one attempt."""
 
-    def __init__(self, *, job: str, attempt: int, worker: str) -> None:
+    def __init__(
+        self, *, job: str, attempt: int, worker: str, logprobs: list[TokenLogprobs] | None = None
+    ) -> None:
+        """`logprobs`: of the tokens that earlier attempts wrote, whose deltas have none."""
         self._job = job
         self._attempt = attempt
         self._worker = worker
         self._tokens: list[int] = []
         self._texts: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._text_chars = dict.fromkeys(Channel, 0)
-        self._logprobs: list[TokenLogprobs] | None = None
+        self._logprobs = None if logprobs is None else [*logprobs]
         self._next_seq = 0
 
     @property
@@ -54,7 +57,7 @@ class AnswerSoFar:
             text_start=delta.text_start,
             channel=delta.channel,
             worker=self._worker,
-            logprobs=None if delta.logprobs is None else _logprobs(delta.logprobs),
+            logprobs=self._logprobs_of(delta),
         )
 
     def result(self, finished: Finished, *, queue_s: float, first_token_s: float, total_s: float) -> Result:
@@ -79,6 +82,11 @@ class AnswerSoFar:
             ),
             logprobs=self._logprobs,
         )
+
+    def _logprobs_of(self, delta: Delta) -> list[TokenLogprobs] | None:
+        if self._logprobs is None or not delta.tokens:
+            return None
+        return self._logprobs[delta.first_index : delta.first_index + len(delta.tokens)]
 
 
 def _logprobs(entries: list[list[Any]]) -> list[TokenLogprobs]:

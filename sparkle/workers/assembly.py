@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, EngineExited
+from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import HandoverSettings, Offers
@@ -74,6 +75,7 @@ async def run_worker(
             connection=connection,
             replies=replies,
             seals=seals,
+            records=AnswerRecords(connection, seals),
             offers=Offers(connection, settings.region, worker, handover),
             engine=engine,
             metrics=metrics,

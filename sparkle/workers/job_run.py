@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 
-from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.handover import Way
@@ -21,23 +20,20 @@ from sparkle.schemas.answer import Failure, Result, Usage
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.admission import (
-    check_attempt,
     check_deadline,
+    check_deliveries,
     check_length,
     open_payload,
     read_job,
     refusal,
 )
-from sparkle.workers.answer import AnswerSoFar
-from sparkle.workers.coalesce import Coalescer
+from sparkle.workers.answering import Answering, JobEvent, used_so_far
 from sparkle.workers.ending import store_end, usage_record
 from sparkle.workers.job_times import JobTimes
+from sparkle.workers.known import NOTHING, Known, known_of
 from sparkle.workers.station import Station
 
 log = logging.getLogger(__name__)
-
-JobEvent = Accepted | Delta | Finished | Failed | CancelRequest
-"""What can happen to a running job: frames of its engine, or its producer's cancel."""
 
 _FOR_OPERATORS = (
     *(FailureCode.INVALID_JOB, FailureCode.UNSUPPORTED, FailureCode.POISON_JOB),
@@ -56,12 +52,10 @@ class JobRun:
         self._station = station
         self._lease = lease
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
-        self._answer = AnswerSoFar(job=address.job, attempt=lease.attempt, worker=station.worker)
-        self._coalescer = Coalescer(station.settings.chunk_window_ms / 1000)
+        self._attempt = lease.attempt
+        self._answering: Answering | None = None
         self._times = self._begin_times()
         self._payload = b""
-        self._prompt_tokens = 0
-        self._in_engine = False
 
     def happen(self, event: JobEvent) -> None:
         """Something happened to this job; it is dealt with in order."""
@@ -106,7 +100,14 @@ class JobRun:
         """The job's end; None if one is stored already."""
         try:
             job = await self._admit()
-            return await self._run_in_engine(job) if isinstance(job, Job) else job
+            if not isinstance(job, Job):
+                return job
+            known = await self._known(job) if self._lease.delivery.is_repeated else NOTHING
+            self._attempt = max(self._attempt, known.attempt + 1)
+            refused = check_deliveries(
+                self.address, self._lease.attempt, known.attempt, self._station.settings.max_deliveries
+            )
+            return refused or await self._answer(job, known)
         except EngineExited:
             raise
         except EngineError as error:
@@ -128,10 +129,8 @@ class JobRun:
         job = read_job(payload, address, attempt)
         if isinstance(job, Failure):
             return job
-        refused = (
-            check_attempt(address, attempt, self._station.settings.max_deliveries)
-            or check_deadline(job, address, attempt, time.time())
-            or check_length(job, address, attempt, self._station.engine.ready.max_context_tokens)
+        refused = check_deadline(job, address, attempt, time.time()) or check_length(
+            job, address, attempt, self._station.engine.ready.max_context_tokens
         )
         if refused is not None:
             return refused
@@ -146,63 +145,34 @@ class JobRun:
             return self._refusal(FailureCode.CANCELLED, "cancelled before it started")
         return job
 
-    async def _run_in_engine(self, job: Job) -> Result | Failure:
-        """The engine's end of the job, or the deadline's; the engine's slot is free afterwards."""
-        left_s = None if job.deadline_ms is None else job.deadline_ms / 1000 - time.time()
-        try:
-            async with asyncio.timeout(left_s):
-                # before the await: should it be cut short, the engine may have the job
-                self._in_engine = True
-                await self._station.engine.submit(Submit(job=job.id, payload=self._payload))
-                return await self._follow()
-        except TimeoutError:
-            return self._refusal(
-                FailureCode.DEADLINE_EXCEEDED,
-                f"the deadline passed after {self._answer.num_tokens} tokens of the answer",
-            )
-        finally:
-            if self._in_engine:
-                self._station.engine.cancel(job.id)
+    async def _known(self, job: Job) -> Known:
+        """What earlier attempts wrote of the answer."""
+        records, address = self._station.records, self.address
+        asked, stored = await asyncio.gather(
+            persist(records.ask, address.tenant, address.job, 0),
+            persist(records.stored, address.tenant, address.job),
+        )
+        known = known_of(job, asked, stored)
+        log.info(
+            "job_resumed",
+            extra={**self._ids(), "tokens": len(known.tokens), "producer_there": asked is not None},
+        )
+        self._station.metrics.resumed.inc()
+        return known
 
-    async def _follow(self) -> Result | Failure:
-        """Send on what the engine writes until it, or the producer, ends the job."""
-        while True:
-            event = await self._next_event()
-            now_s = asyncio.get_running_loop().time()
-            match event:
-                case None:
-                    await self._send(self._coalescer.take_due(now_s))
-                case Accepted():
-                    self._prompt_tokens = event.prompt_tokens
-                case Delta():
-                    self._answer.add(event)
-                    if event.tokens:
-                        self._times.token_came(now_s)
-                    await self._send(self._coalescer.add(event, now_s))
-                case Finished():
-                    self._in_engine = False
-                    self._station.metrics.answer_finished(event.drafts, cached_tokens=event.cached_tokens)
-                    await self._send(self._coalescer.flush(now_s))
-                    return self._result(event, now_s)
-                case Failed():
-                    self._in_engine = False
-                    return self._failure(event.code, event.message, retryable=event.retryable)
-                case CancelRequest():
-                    return self._refusal(
-                        FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"
-                    )
-
-    async def _next_event(self) -> JobEvent | None:
-        """The next event, or None when held tokens are due before it."""
-        try:
-            async with asyncio.timeout_at(self._coalescer.due_s):
-                return await self._events.get()
-        except TimeoutError:
-            return None
-
-    async def _send(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            await self._station.replies.send(self.address.tenant, self._answer.chunk(delta))
+    async def _answer(self, job: Job, known: Known) -> Result | Failure:
+        """The engine's end of the job."""
+        self._answering = Answering(
+            self._station,
+            job,
+            self._payload,
+            self._events,
+            self._times,
+            tenant=self.address.tenant,
+            attempt=self._attempt,
+            known=known,
+        )
+        return await self._answering.run()
 
     async def _conclude(self, end: Result | Failure | None) -> None:
         """Store the end, then take the message off the queue: never the other way round."""
@@ -210,6 +180,7 @@ class JobRun:
             log.info("job_already_ended", extra=self._ids())
         else:
             end, stands = await store_end(self._station.replies, self.address.tenant, end)
+            await self._station.records.clear(self.address.tenant, self.address.job)
             if stands:
                 await self._account(end)
             else:
@@ -245,7 +216,10 @@ class JobRun:
 
     async def _give_back(self, delay_s: float) -> None:
         """Hand the message to whoever pulls next; the chunks sent so far can be asked for a while longer."""
+        if self._answering is not None:
+            await self._answering.flush()
         self._station.replies.leave(self.address.job)
+        self._station.records.leave(self.address.tenant, self.address.job)
         try:
             given = await self._lease.nak(delay_s)
         except QueueError as error:
@@ -260,37 +234,19 @@ class JobRun:
             stored_s=self._lease.stored_s, unix_s=time.time(), now_s=asyncio.get_running_loop().time()
         )
 
-    def _result(self, finished: Finished, now_s: float) -> Result:
-        return self._answer.result(
-            finished,
-            queue_s=self._times.queue_s,
-            first_token_s=self._times.until_first_token_s(now_s),
-            total_s=self._times.total_s(now_s),
-        )
-
     def _used(self, end: Result | Failure) -> Usage:
         """What the job took; without an answer, up to now."""
         if isinstance(end, Result):
             return end.usage
-        now_s = asyncio.get_running_loop().time()
-        return Usage(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._answer.num_tokens,
-            queue_s=self._times.queue_s,
-            first_token_s=self._times.until_first_token_s(now_s),
-            total_s=self._times.total_s(now_s),
-        )
+        return used_so_far(self._times, self._answering, asyncio.get_running_loop().time())
 
     def _refusal(self, code: FailureCode, message: str) -> Failure:
-        return refusal(self.address, self._lease.attempt, code, message)
-
-    def _failure(self, code: FailureCode, message: str, *, retryable: bool) -> Failure:
-        return self._refusal(code, message).model_copy(update={"retryable": retryable})
+        return refusal(self.address, self._attempt, code, message)
 
     def _ids(self) -> dict[str, str | int]:
         return {
             "job": self.address.job,
             "tenant": self.address.tenant,
             "priority": self.address.priority.value,
-            "attempt": self._lease.attempt,
+            "attempt": self._attempt,
         }

@@ -33,6 +33,9 @@ class WorkerMetrics:
         self.jobs = Counter(
             "sparkle_jobs", "Jobs ended here, by how they ended", ["outcome"], registry=self.registry
         )
+        self.resumed = Counter(
+            "sparkle_jobs_resumed", "Jobs that another attempt had begun", registry=self.registry
+        )
         self.handed_back = Counter(
             "sparkle_jobs_handed_back", "Jobs given back to the queue", registry=self.registry
         )

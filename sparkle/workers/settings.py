@@ -43,8 +43,8 @@ class WorkerSettings:
     chunk_window_ms: float = 20.0
     """A token is sent at most this long after the engine wrote it."""
 
-    max_deliveries: int = 5
-    """A job is given up at this delivery: something it does ends the workers that try it."""
+    max_deliveries: int = 16
+    """A job is given up at this delivery in a row without a token: something it does ends its workers."""
 
     follow_up_wait_ms: float = 200.0
     """How long a follow-up waits for a slot of the worker that answered its conversation's last job."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sparkle.engine.client import EngineProcess
 from sparkle.errors import NotConnected
+from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.connection import Connection
 from sparkle.queue.handover import Offers
 from sparkle.queue.job_seals import JobSeals
@@ -31,6 +32,7 @@ class Station:
     connection: Connection
     replies: ReplyStream
     seals: JobSeals
+    records: AnswerRecords
     offers: Offers
     engine: EngineProcess
     metrics: WorkerMetrics

@@ -45,9 +45,9 @@ class Bundle:
         assert self.held is not None
         return self.held
 
-    def submit(self, job: Job, prompt: Sequence[int] | None = None) -> Frame:
+    def submit(self, job: Job, prompt: Sequence[int] | None = None, *, answered: Sequence[int] = ()) -> Frame:
         """Submit a job whose prompt is given or is its `prompt_tokens`."""
-        return self.engine.submit(job, prompt or job.prompt_tokens or [])
+        return self.engine.submit(job, prompt or job.prompt_tokens or [], answered)
 
     def step(self) -> None:
         """One pass; its frames go to their answers, whose deltas must join up."""

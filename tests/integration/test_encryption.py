@@ -15,13 +15,17 @@ import sparkle
 from sparkle.errors import ConfigError, FailureCode, UnknownKey
 from sparkle.producers.client import Client
 from sparkle.producers.settings import ClientSettings
+from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection, Envelope
+from sparkle.queue.delivery import Delivery
+from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.key_ring import EncryptionSettings, KeyRing
 from sparkle.queue.local import LocalServer
 from sparkle.queue.outgoing import JobPublisher
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Chunk, Failure, Result
+from sparkle.schemas.answered import Answered
 from sparkle.schemas.codec import encode
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
@@ -108,6 +112,68 @@ async def test_a_lost_chunk_is_sent_again_as_it_was(
     assert await feed.stored_end(TENANT, job.id, ring.newest(TENANT)) == ends[0]
     with pytest.raises(UnknownKey):
         await feed.stored_end(TENANT, job.id)
+
+
+async def test_what_a_worker_is_told_of_an_answer_is_ciphertext_and_gone_on_with(
+    connection: Connection, nats_server: LocalServer, tmp_path: Path, eventually: Eventually
+) -> None:
+    keys = encryption(tmp_path)
+    heard: list[Envelope] = []
+
+    async def hear(envelope: Envelope) -> None:
+        heard.append(envelope)
+
+    job = make_job("pace_ms=20", max_tokens=30)
+    async with client_of(nats_server, keys) as client:
+        await connection.subscribe("_INBOX.>", hear)
+        handle = await client.submit(job)
+        async with at_work(nats_server.url, encryption=keys) as first:
+            read = list((await anext(handle)).tokens)
+            first.life.interrupt()
+            first.life.interrupt()
+            await first.end()
+        async with at_work(nats_server.url, encryption=keys):
+            async for chunk in handle:
+                read += chunk.tokens
+            result = await handle.result()
+    assert read == result.tokens == tokens_of(job)
+    assert result.attempt == 2
+    sealed = [envelope for envelope in heard if envelope.headers.get(subjects.KEY_HEADER) == "k1"]
+    # two deliveries of the job, and what its producer had of the answer
+    assert [envelope.subject.partition(".")[0] for envelope in sealed] == ["jobs", "jobs", "_INBOX"]
+    assert not [envelope for envelope in heard if b"tokens" in envelope.payload]
+
+
+async def test_how_far_an_answer_has_come_is_stored_as_ciphertext(
+    connection: Connection, tmp_path: Path
+) -> None:
+    ring = encryption(tmp_path).ring()
+    assert ring is not None
+    job = make_job()
+    address = subjects.JobAddress(REGION, PriorityClass.P0, TENANT, job.id)
+    key = ring.newest(TENANT)
+    assert key is not None
+    sealed = key.seal(address.subject, encode(job))
+    delivery = Delivery(
+        subject=address.subject,
+        payload=sealed,
+        headers=key.headers,
+        ack_subject="",
+        attempt=1,
+        stored_s=0.0,
+        pending=0,
+    )
+    seals, told = JobSeals(ring), Answered(job=job.id, attempt=1, tokens=[7, 8])
+    seals.open(delivery, address)
+    records = AnswerRecords(connection, seals)
+    await records.store(TENANT, told)
+    raw = await connection.last_stored(subjects.ANSWERED_STREAM, subjects.answered(TENANT, job.id))
+    assert raw is not None
+    assert b"tokens" not in raw
+    assert await records.stored(TENANT, job.id) == told
+    # in the clear, or for another job, it is not believed
+    await AnswerRecords(connection).store(TENANT, told)
+    assert await records.stored(TENANT, job.id) is None
 
 
 async def test_a_worker_that_requires_it_refuses_the_clear_and_another_serves_both(

@@ -76,7 +76,7 @@ async def test_with_all_nodes_every_message_is_gone_and_nothing_that_was_declare
     await publish(before, job(1))
     declared = await topology.show(before)
     assert {stream.replicas for stream in declared.streams} == {NUM_NODES}
-    assert [stream.messages for stream in declared.streams] == [1, 0, 0]
+    assert [stream.messages for stream in declared.streams] == [1, 0, 0, 0]
     await before.close()
     await nats_cluster.kill_all()
     await nats_cluster.start_all()
@@ -84,7 +84,7 @@ async def test_with_all_nodes_every_message_is_gone_and_nothing_that_was_declare
     connection = await nats_cluster.connect()
     after = await topology.show(connection)
     assert [stream.name for stream in after.streams] == [stream.name for stream in declared.streams]
-    assert [stream.messages for stream in after.streams] == [0, 0, 0]
+    assert [stream.messages for stream in after.streams] == [0, 0, 0, 0]
     assert after.consumers == tuple(
         type(consumer)(consumer.name, waiting=0, running=0, pulls=0) for consumer in declared.consumers
     )

@@ -15,6 +15,7 @@ from sparkle.errors import NotConnected
 from sparkle.producers.client import Client
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
+from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.api import NO_STREAM, ask
 from sparkle.queue.bus_access import BusAccess
@@ -32,6 +33,7 @@ from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
+from sparkle.schemas.answered import Answered
 from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
@@ -119,6 +121,12 @@ async def test_each_can_do_its_part(
     await publisher.cancel("acme", job.id)
     assert await replies.is_cancelled("acme", job.id)
     await publisher.end_conversation("acme", "c-1")
+    records = AnswerRecords(worker)
+    assert await records.ask("acme", job.id, 0) == Answered(job=job.id, attempt=0, tokens=[])
+    told = Answered(job=job.id, attempt=1, tokens=[1])
+    await records.store("acme", told)
+    assert await records.stored("acme", job.id) == told
+    await records.clear("acme", job.id)
     await replies.send("acme", chunk(job.id))
     await feed.ask_resend("w1", job.id, 1, 0)
     await eventually(lambda: len(chunks) == 2)
@@ -224,6 +232,7 @@ ANOTHERS_JOB = subjects.JobAddress(REGION, PriorityClass.P0, "other", JOB).subje
 EVERYONES = (
     # the forms of the API that name a subject in their body, where no permission sees it
     "$JS.API.DIRECT.GET.RESULTS",
+    "$JS.API.DIRECT.GET.ANSWERED",
     "$JS.API.DIRECT.GET.JOBS",
     "$JS.API.STREAM.MSG.GET.RESULTS",
     "$JS.API.STREAM.MSG.GET.JOBS",
@@ -246,6 +255,9 @@ A_PRODUCERS = (
     ANOTHER_REGION,
     subjects.result("acme", JOB),
     subjects.reply("acme", JOB),
+    # what workers store is for workers
+    subjects.answered("acme", JOB),
+    f"$JS.API.DIRECT.GET.ANSWERED.{subjects.answered('acme', JOB)}",
     subjects.usage(REGION, "acme", JOB),
     subjects.heartbeat(REGION, "w1"),
     subjects.offer(REGION, "w1"),
@@ -290,6 +302,7 @@ MAY_NOT_SEND = {
         subjects.reply("acme", JOB),
         subjects.cancel("acme", JOB),
         f"$JS.API.DIRECT.GET.RESULTS.{subjects.result('acme', JOB)}",
+        f"$JS.API.DIRECT.GET.ANSWERED.{subjects.answered('acme', JOB)}",
         "$JS.API.CONSUMER.CREATE.RESULTS.mine",
         "$JS.API.CONSUMER.MSG.NEXT.JOBS.local-p0",
         "$JS.ACK.JOBS.local-p0.1.1.1.1.0",

@@ -14,7 +14,7 @@ from sparkle.queue.topology import Outcome, TopologySettings
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 
-STREAMS = ["JOBS", "RESULTS", "CONTROL"]
+STREAMS = ["JOBS", "RESULTS", "CONTROL", "ANSWERED"]
 
 
 def consumers(region: str) -> list[str]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparkle.errors import AnswerChanged
 from sparkle.producers.answer_order import MAX_EARLY_CHUNKS, AnswerOrder, Gap
 from sparkle.schemas.answer import Channel, Chunk, FinishReason, Result, TokenLogprobs, Usage
+from sparkle.schemas.answered import Answered
 
 JOB = "01890a5d-ac96-774b-bcce-b302099a8057"
 USAGE = Usage(prompt_tokens=1, completion_tokens=1, queue_s=0, first_token_s=0, total_s=0)
@@ -237,3 +238,24 @@ def test_any_loss_and_order_gives_the_answer_once(seed: int, length: int, attemp
         got_tokens += ready.tokens
         got_text += ready.text
     assert (got_tokens, got_text) == (tokens, text)
+
+
+def test_a_worker_is_told_what_was_handed_out_and_nothing_that_came_too_early() -> None:
+    order = AnswerOrder()
+    assert order.answered(JOB, 0) == Answered(job=JOB, attempt=0, tokens=[])
+    order.take(chunk(0, 0, [1, 2], "ab", 0, attempt=2))
+    order.take(chunk(2, 3, [4], "d", 3, attempt=2))
+    assert order.answered(JOB, 0) == Answered(job=JOB, attempt=2, tokens=[1, 2])
+    assert order.answered(JOB, 1).tokens == [2]
+    assert order.answered(JOB, 9).tokens == []
+
+
+def test_log_probabilities_are_told_with_their_tokens_across_attempts() -> None:
+    order = AnswerOrder()
+    likely = [TokenLogprobs(logprob=-float(place), top=[]) for place in range(4)]
+    first = chunk(0, 0, [1, 2], "ab", 0).model_copy(update={"logprobs": likely[:2]})
+    again = chunk(0, 1, [2, 3, 4], "bcd", 1, attempt=2).model_copy(update={"logprobs": likely[1:]})
+    order.take(first)
+    order.take(again)
+    assert order.answered(JOB, 0).logprobs == likely
+    assert order.answered(JOB, 3).logprobs == likely[3:]

@@ -46,7 +46,7 @@ def test_no_server_of_ours_writes_content_down(text: str) -> None:
 
 def test_memory_is_what_the_streams_reserve_and_every_copy_counts() -> None:
     one = reserved_bytes(TopologySettings())
-    assert one == (512 + 256 + 16) * 1024 * 1024
+    assert one == (512 + 256 + 16 + 64) * 1024 * 1024
     text = server_config(ServerSettings(name="n1", nodes=NODES), TopologySettings(replicas=3))
     assert f"max_mem: {one}, max_file: 1073741824" in text
     assert f"max_mem: {3 * one}, max_file: 0" in text

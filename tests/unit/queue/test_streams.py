@@ -15,6 +15,7 @@ def test_nothing_is_ever_on_disk() -> None:
         "JOBS": "memory",
         "RESULTS": "memory",
         "CONTROL": "memory",
+        "ANSWERED": "memory",
     }
 
 

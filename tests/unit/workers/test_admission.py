@@ -12,7 +12,7 @@ from sparkle.schemas.job import Job
 from sparkle.schemas.packing import pack, unpack
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.admission import check_attempt, check_deadline, check_length, read_job, refusal
+from sparkle.workers.admission import check_deadline, check_deliveries, check_length, read_job, refusal
 
 SECRET = "the-secret-prompt"
 JOB = Job(prompt=SECRET, tenant="acme", region="eu", deadline_ms=10_000)
@@ -60,12 +60,17 @@ def test_a_job_that_is_not_its_subjects_is_refused(field: str, value: str | None
     assert refused.message == f"{field}: not the one in the message's subject"
 
 
-def test_the_last_delivery_is_not_tried_and_those_before_it_are() -> None:
-    assert check_attempt(ADDRESS, 4, 5) is None
-    refused = check_attempt(ADDRESS, 5, 5)
+def test_the_last_delivery_in_vain_is_not_tried_and_those_before_it_are() -> None:
+    assert check_deliveries(ADDRESS, 4, 0, 5) is None
+    refused = check_deliveries(ADDRESS, 5, 0, 5)
     assert refused is not None
     assert (refused.code, refused.attempt, refused.retryable) == (FailureCode.POISON_JOB, 5, False)
-    assert check_attempt(ADDRESS, 9, 5) is not None
+    assert check_deliveries(ADDRESS, 9, 0, 5) is not None
+    # deliveries that wrote something were not in vain, nor were those before them
+    assert check_deliveries(ADDRESS, 9, 5, 5) is None
+    assert check_deliveries(ADDRESS, 10, 5, 5) is not None
+    # a job that was lost and published again counts its deliveries anew
+    assert check_deliveries(ADDRESS, 1, 9, 5) is None
 
 
 def test_a_deadline_counts_to_the_millisecond() -> None:

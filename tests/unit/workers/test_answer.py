@@ -6,7 +6,7 @@ import pytest
 
 from sparkle.engine.frames import Delta, Finished
 from sparkle.errors import EngineError
-from sparkle.schemas.answer import Alternative, Channel, FinishReason, TokenLogprobs
+from sparkle.schemas.answer import Alternative, Channel, Chunk, FinishReason, TokenLogprobs
 from sparkle.schemas.ids import new_job_id
 from sparkle.workers.answer import AnswerSoFar
 
@@ -71,14 +71,16 @@ def test_the_result_is_all_that_was_written_with_both_texts_apart() -> None:
 
 def test_chunks_are_numbered_from_nought_and_carry_attempt_and_worker() -> None:
     writing = answer()
-    first, second = (
-        writing.chunk(delta(0, "a", 0)),
-        writing.chunk(delta(1, "b", 1, logprob=-0.5)),
-    )
+    chunks: list[Chunk] = []
+    for one in (delta(0, "a", 0, logprob=-0.25), delta(1, "b", 1, logprob=-0.5), delta(2, "c", 2)):
+        writing.add(one)
+        chunks.append(writing.chunk(one))
+    first, second, _ = chunks
     assert (first.seq, second.seq) == (0, 1)
     assert (second.attempt, second.worker, second.first_index, second.text_start) == (2, "w-1", 1, 1)
     assert (second.tokens, second.text) == ([101], "b")
-    assert first.logprobs is None
+    assert first.logprobs is not None
+    assert first.logprobs[0].logprob == -0.25
     assert second.logprobs == [
         TokenLogprobs(
             logprob=-0.5, top=[Alternative(token=7, logprob=-0.5), Alternative(token=8, logprob=-3.0)]

@@ -36,7 +36,7 @@ def test_a_setting_out_of_its_bounds_is_refused(field: str, value: object, text:
 
 def test_the_defaults_are_good() -> None:
     settings = WorkerSettings(region="eu")
-    assert (settings.chunk_window_ms, settings.max_deliveries, settings.metrics_port) == (20.0, 5, None)
+    assert (settings.chunk_window_ms, settings.max_deliveries, settings.metrics_port) == (20.0, 16, None)
 
 
 @pytest.mark.parametrize("host", ["gpu-7.example", "Web_Host", "-", "", "x" * 80, "ünïcode"])

@@ -1,0 +1,165 @@
+"""One job's answer while its engine writes it: frames in, chunks out, until its end. Knows no lease.
+
+Tokens that an earlier attempt wrote are given to the engine, which tells their text once more; of them the
+producer is sent only what it lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
+from sparkle.errors import FailureCode
+from sparkle.schemas.answer import Failure, Result, Usage
+from sparkle.schemas.job import Job
+from sparkle.workers.answer import AnswerSoFar
+from sparkle.workers.coalesce import Coalescer
+from sparkle.workers.job_times import JobTimes
+from sparkle.workers.known import Known
+from sparkle.workers.station import Station
+
+JobEvent = Accepted | Delta | Finished | Failed | CancelRequest
+"""What can happen to a running job: frames of its engine, or its producer's cancel."""
+
+
+def used_so_far(times: JobTimes, answering: Answering | None, now_s: float) -> Usage:
+    """What a job without an answer took up to now."""
+    return Usage(
+        prompt_tokens=0 if answering is None else answering.prompt_tokens,
+        completion_tokens=0 if answering is None else answering.num_tokens,
+        queue_s=times.queue_s,
+        first_token_s=times.until_first_token_s(now_s),
+        total_s=times.total_s(now_s),
+    )
+
+
+class Answering:
+    """One attempt at a job, from its admission on."""
+
+    def __init__(
+        self,
+        station: Station,
+        job: Job,
+        payload: bytes,
+        events: asyncio.Queue[JobEvent],
+        times: JobTimes,
+        *,
+        tenant: str,
+        attempt: int,
+        known: Known,
+    ) -> None:
+        """`known`: what earlier attempts wrote."""
+        self.attempt = attempt
+        self._station = station
+        self._job = job
+        self._payload = payload
+        self._events = events
+        self._times = times
+        self._tenant = tenant
+        self._known = known
+        self._answer = AnswerSoFar(
+            job=job.id, attempt=attempt, worker=station.worker, logprobs=known.logprobs
+        )
+        self._coalescer = Coalescer(station.settings.chunk_window_ms / 1000)
+        self.prompt_tokens = 0
+        """Of the job, once the engine has counted them."""
+        self._in_engine = False
+
+    async def run(self) -> Result | Failure:
+        """The engine's end of the job, or the deadline's; the engine's slot is free afterwards.
+
+        Raises EngineError.
+        """
+        left_s = None if self._job.deadline_ms is None else self._job.deadline_ms / 1000 - time.time()
+        submit = Submit(job=self._job.id, payload=self._payload, answered=self._known.tokens)
+        try:
+            async with asyncio.timeout(left_s):
+                # before the await: should it be cut short, the engine may have the job
+                self._in_engine = True
+                await self._station.engine.submit(submit)
+                return await self._follow()
+        except TimeoutError:
+            return self._failed(
+                FailureCode.DEADLINE_EXCEEDED,
+                f"the deadline passed after {self._answer.num_tokens} tokens of the answer",
+            )
+        finally:
+            if self._in_engine:
+                self._station.engine.cancel(self._job.id)
+
+    async def flush(self) -> None:
+        """Send on all that the engine has written: whoever goes on with the job need not write it again."""
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, Delta):
+                await self._take(event)
+        await self._send(self._coalescer.flush(asyncio.get_running_loop().time()))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the answer, those of earlier attempts included."""
+        return self._answer.num_tokens
+
+    async def _follow(self) -> Result | Failure:
+        """Send on what the engine writes until it, or the producer, ends the job."""
+        while True:
+            event = await self._next_event()
+            now_s = asyncio.get_running_loop().time()
+            match event:
+                case None:
+                    await self._send(self._coalescer.take_due(now_s))
+                case Accepted():
+                    self.prompt_tokens = event.prompt_tokens
+                case Delta():
+                    await self._take(event)
+                case Finished():
+                    self._in_engine = False
+                    self._station.metrics.answer_finished(event.drafts, cached_tokens=event.cached_tokens)
+                    await self._send(self._coalescer.flush(now_s))
+                    return self._result(event, now_s)
+                case Failed():
+                    self._in_engine = False
+                    return self._failed(event.code, event.message, retryable=event.retryable)
+                case CancelRequest():
+                    return self._failed(
+                        FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"
+                    )
+
+    async def _take(self, delta: Delta) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._answer.add(delta)
+        if delta.tokens and delta.first_index >= len(self._known.tokens):
+            self._times.token_came(now_s)
+        if delta.tokens and delta.first_index + len(delta.tokens) <= self._known.producer_tokens:
+            return
+        await self._send(self._coalescer.add(delta, now_s))
+
+    async def _next_event(self) -> JobEvent | None:
+        """The next event, or None when held tokens are due before it."""
+        try:
+            async with asyncio.timeout_at(self._coalescer.due_s):
+                return await self._events.get()
+        except TimeoutError:
+            return None
+
+    async def _send(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            await self._station.replies.send(self._tenant, self._answer.chunk(delta))
+
+    def _result(self, finished: Finished, now_s: float) -> Result:
+        return self._answer.result(
+            finished,
+            queue_s=self._times.queue_s,
+            first_token_s=self._times.until_first_token_s(now_s),
+            total_s=self._times.total_s(now_s),
+        )
+
+    def _failed(self, code: FailureCode, message: str, *, retryable: bool = False) -> Failure:
+        return Failure(
+            job=self._job.id,
+            attempt=self.attempt,
+            code=code,
+            message=message[:2000],
+            retryable=retryable,
+        )
