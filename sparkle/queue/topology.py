@@ -96,9 +96,7 @@ async def apply(connection: Connection, settings: TopologySettings) -> list[Chan
     info = await ask(connection, f"STREAM.INFO.{subjects.JOBS_STREAM}")
     present = _regions_in(info)
     regions = tuple(dict.fromkeys((*present, *settings.region_names)))
-    changes = [
-        await _apply_stream(connection, config) for config in stream_configs(settings, regions=regions)
-    ]
+    changes = [await apply_stream(connection, config) for config in stream_configs(settings, regions=regions)]
     consumers = [
         consumer_config(settings, region, priority) for region in regions for priority in PriorityClass
     ]
@@ -137,7 +135,7 @@ async def consumer_state(connection: Connection, region: str, priority: Priority
     )
 
 
-async def _apply_stream(connection: Connection, config: dict[str, object]) -> Change:
+async def apply_stream(connection: Connection, config: dict[str, object]) -> Change:
     name = str(config["name"])
     info = await ask(connection, f"STREAM.INFO.{name}")
     if info.code == NO_STREAM:

@@ -10,7 +10,7 @@ ctl.<worker>.resend                     live      asks a worker for lost chunks
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
 offer.<region>.<worker>                 live      asks a worker to take a follow-up
-usage.<region>.<tenant>.<job>           live      metering records
+usage.<region>.<tenant>.<job>           USAGE     metering records, in the account METER
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ JOBS_STREAM = "JOBS"
 RESULTS_STREAM = "RESULTS"
 CONTROL_STREAM = "CONTROL"
 ANSWERED_STREAM = "ANSWERED"
+USAGE_STREAM = "USAGE"
 
 HOME_HEADER = "Sparkle-Home"
 """On a job: the worker that answered the conversation's last one, and may hold its state."""
