@@ -39,6 +39,10 @@ def worker(
         float | None,
         typer.Option(metavar="SECONDS", help="How long running jobs may take to finish. Default: 300"),
     ] = None,
+    metered: Annotated[
+        bool | None,
+        typer.Option("--metered", help="End a job only once its usage record is stored.", show_default=False),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(metavar="N", help="Serve Prometheus metrics on 127.0.0.1; 0 takes a free port."),
@@ -65,6 +69,7 @@ def worker(
         "model": model,
         "name": name,
         "drain_s": drain_s,
+        "metered": metered,
         "metrics_port": metrics_port,
     }
     # only here is loaded what a worker needs, and a producer's install has not

@@ -17,6 +17,7 @@ from sparkle.queue.handover import Way
 from sparkle.queue.lease import Lease
 from sparkle.queue.persist import persist
 from sparkle.schemas.answer import Failure, Result, Usage
+from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.job import Job
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.admission import (
@@ -179,6 +180,9 @@ class JobRun:
         if end is None:
             log.info("job_already_ended", extra=self._ids())
         else:
+            if self._station.settings.metered:
+                # before the end: whoever gets the job again finds the end, and knows no more what it used
+                await persist(self._station.store_usage, self._usage_record(end))
             end, stands = await store_end(self._station.replies, self.address.tenant, end)
             await self._station.records.clear(self.address.tenant, self.address.job)
             if stands:
@@ -195,10 +199,8 @@ class JobRun:
             log.warning("job_ack_uncertain", extra={**self._ids(), "error": type(error).__name__})
 
     async def _account(self, end: Result | Failure) -> None:
-        """Count and log the end, and send its metering record."""
-        record = usage_record(
-            end, self._used(end), self.address, worker=self._station.worker, unix_s=time.time()
-        )
+        """Count and log the end, and send its metering record if that is not stored already."""
+        record = self._usage_record(end)
         self._station.metrics.job_ended(record, self._times.first_token_s)
         log.info(
             "job_done",
@@ -212,7 +214,13 @@ class JobRun:
                 "total_s": round(record.total_s, 4),
             },
         )
-        await self._station.publish_usage(record)
+        if not self._station.settings.metered:
+            await self._station.publish_usage(record)
+
+    def _usage_record(self, end: Result | Failure) -> UsageRecord:
+        return usage_record(
+            end, self._used(end), self.address, worker=self._station.worker, unix_s=time.time()
+        )
 
     async def _give_back(self, delay_s: float) -> None:
         """Hand the message to whoever pulls next; the chunks sent so far can be asked for a while longer."""

@@ -55,6 +55,10 @@ class WorkerSettings:
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     """Tenants' keys, and whether jobs must be encrypted."""
 
+    metered: bool = False
+    """Whether a job ends only once its usage record is stored, however long the metering account is away;
+    without it records are sent, and one can get lost."""
+
     metrics_port: int | None = None
     """Where Prometheus reads the metrics, on 127.0.0.1 alone; None serves none, 0 takes a free port."""
 

@@ -12,8 +12,7 @@ from sparkle.queue.connection import Connection
 from sparkle.queue.handover import Offers
 from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
-from sparkle.schemas import subjects
-from sparkle.schemas.codec import encode
+from sparkle.queue.usage import send_usage, store_usage
 from sparkle.schemas.control import UsageRecord
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.settings import WorkerSettings
@@ -37,10 +36,13 @@ class Station:
     engine: EngineProcess
     metrics: WorkerMetrics
 
+    async def store_usage(self, record: UsageRecord) -> None:
+        """Send a metering record and wait until it is stored. Raises QueueError, MessageTooLarge."""
+        await store_usage(self.connection, record)
+
     async def publish_usage(self, record: UsageRecord) -> None:
         """Send a metering record; while the server is away it waits, up to the connection's bound."""
-        subject = subjects.usage(record.region, record.tenant, record.job)
         try:
-            await self.connection.publish(subject, encode(record))
+            await send_usage(self.connection, record)
         except NotConnected:
             log.warning("usage_unsent", extra={"job": record.job, "tenant": record.tenant})
