@@ -31,11 +31,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(call install,.[worker$(comma)local])
+	$(call install,.[worker$(comma)gateway$(comma)local])
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(call install,.[worker$(comma)local$(comma)dev])
+	$(call install,.[worker$(comma)gateway$(comma)local$(comma)dev])
 	$(suite)
 	touch $@ $(VENV)/.demo
 
