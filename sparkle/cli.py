@@ -19,6 +19,7 @@ from sparkle.model.commands.checkpoint import checkpoint
 from sparkle.producers.commands.ask import ask
 from sparkle.producers.commands.batch import batch
 from sparkle.producers.commands.demo import demo
+from sparkle.producers.commands.gateway import gateway
 from sparkle.producers.commands.options import Invocation
 from sparkle.producers.commands.status import status
 from sparkle.producers.commands.topology import topology
@@ -29,7 +30,7 @@ from sparkle.workers.kernels_command import kernels
 
 DISTRIBUTION = "sparkle-inference"
 
-TABLES = ("client", "bus", "encryption", "rates", "outbox", "topology", "worker", "engine")
+TABLES = ("client", "bus", "encryption", "rates", "outbox", "gateway", "topology", "worker", "engine")
 """What a file of settings may have."""
 
 _TABLES_IN_WORDS = ", ".join(f"[{name}]" for name in TABLES)
@@ -85,6 +86,7 @@ app.command("batch")(batch)
 app.command("status")(status)
 app.add_typer(topology, name="topology")
 app.command("worker")(worker)
+app.command("gateway")(gateway)
 app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(kernels, name="kernels")
 

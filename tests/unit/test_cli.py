@@ -54,6 +54,7 @@ def invoke(*arguments: str, stdin: str | None = None, env: dict[str, str] | None
         ("checkpoint random", "sparkle checkpoint random --shape 27b"),
         ("kernels build", "sparkle kernels build --model"),
         ("worker", "sparkle worker --region eu --nats"),
+        ("gateway", "sparkle gateway --no-keys"),
     ],
 )
 def test_each_help_has_an_example_and_exit_codes(command: str, example: str) -> None:
@@ -86,7 +87,10 @@ def test_every_command_is_in_the_help_and_has_an_example() -> None:
 
 def test_the_help_names_every_table_of_settings() -> None:
     output = invoke("--help").output
-    assert "[client], [bus], [encryption], [rates], [outbox], [topology], [worker], [engine]" in output
+    assert (
+        "[client], [bus], [encryption], [rates], [outbox], [gateway], [topology], [worker], [engine]"
+        in output
+    )
 
 
 def test_a_table_that_nobody_reads_is_refused(tmp_path: Path) -> None:

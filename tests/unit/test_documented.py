@@ -13,6 +13,8 @@ import pytest
 
 from sparkle.cli import TABLES
 from sparkle.engine.settings import Device, EngineSettings
+from sparkle.producers.gateway.metrics import GatewayMetrics
+from sparkle.producers.gateway.settings import GatewaySettings
 from sparkle.producers.outbox import OutboxTiming
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.bus_access import BusAccess
@@ -29,6 +31,7 @@ SETTINGS: dict[str, Any] = {
     "encryption": EncryptionSettings(),
     "rates": ServiceRates(),
     "outbox": OutboxTiming(),
+    "gateway": GatewaySettings(),
     "topology": TopologySettings(),
     "worker": WorkerSettings(region="eu"),
     "engine": EngineSettings(),
@@ -92,7 +95,8 @@ def test_the_engines_defaults_on_the_page_are_true(device: Device, column: int) 
 
 def test_every_metric_is_on_the_page() -> None:
     named = set(re.findall(r"`(sparkle_\w+)`", page("watching.md")))
-    families = list(WorkerMetrics().registry.collect())
+    registries = (WorkerMetrics().registry, GatewayMetrics().registry)
+    families = [family for registry in registries for family in registry.collect()]
     exposed = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
     assert named == exposed
 

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"model", "drafting", "kernels.ops", "text", "schemas", "errors", "config", "clock", "quiet"},
     "queue": {"schemas", "errors", "config"},
     "workers": {"engine", "queue", "schemas", "errors", "config", "clock", "quiet"},
-    "producers": {"queue", "schemas", "errors", "config"},
+    "producers": {"queue", "schemas", "errors", "config", "quiet"},
     "cli": {"producers", "workers", "model.commands", "errors", "config", "quiet"},
     "__init__": {"producers", "schemas", "errors"},
 }

@@ -1,0 +1,118 @@
+"""Answers in the forms of /v1/chat/completions, whole and in pieces. Knows no request and no queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
+from sparkle.producers.gateway.event_stream import DONE, data
+from sparkle.schemas.answer import Channel, Chunk, Result, TokenLogprobs
+from sparkle.schemas.tools import ToolCall, ToolCallDelta
+
+
+class ChatAnswer:
+    """The answer to one request: its id, its time, its model."""
+
+    end = DONE
+
+    def __init__(self, job: str, *, created_s: int, model: str, with_usage: bool) -> None:
+        """`job` is the first choice's; `with_usage` is about streams."""
+        self._head: Fields = {"id": f"chatcmpl-{job}", "created": created_s, "model": model}
+        self._piece_head: Fields = {**self._head, "object": "chat.completion.chunk"}
+        if with_usage:
+            self._piece_head["usage"] = None
+        self._with_usage = with_usage
+
+    def whole(self, results: Sequence[Result], used: Used) -> Fields:
+        """The chat completion."""
+        choices = [
+            {
+                "index": index,
+                "message": message(result),
+                "logprobs": _logprobs(result.tokens, result.logprobs),
+                "finish_reason": str(result.finish_reason),
+            }
+            for index, result in enumerate(results)
+        ]
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": used.in_chat_form(),
+        }
+
+    def first(self, index: int) -> Iterator[Fields]:
+        """The role."""
+        yield self._piece(index, {"role": "assistant", "content": ""})
+
+    def deltas(self, index: int, chunk: Chunk) -> Iterator[Fields]:
+        """Its text, then its tool calls."""
+        logprobs = _logprobs(chunk.tokens, chunk.logprobs)
+        if chunk.text or logprobs is not None:
+            name = "reasoning_content" if chunk.channel is Channel.REASONING else "content"
+            yield self._piece(index, {name: chunk.text}, logprobs=logprobs)
+        if chunk.tool_calls:
+            yield self._piece(index, {"tool_calls": [_call_delta(delta) for delta in chunk.tool_calls]})
+
+    def last(self, index: int, result: Result) -> Iterator[Fields]:
+        """The finish reason."""
+        yield self._piece(index, {}, finish_reason=str(result.finish_reason))
+
+    def after(self, results: Sequence[Result], used: Used) -> Iterator[Fields]:
+        """What all choices used, where that is asked for."""
+        if self._with_usage:
+            yield {**self._piece_head, "choices": [], "usage": used.in_chat_form()}
+
+    def event(self, fields: Fields) -> bytes:
+        """Data alone."""
+        return data(fields)
+
+    def failed(self, error: Fields) -> Iterator[Fields]:
+        """The error alone."""
+        yield {"error": error}
+
+    def _piece(
+        self,
+        index: int,
+        delta: Mapping[str, object],
+        *,
+        logprobs: object = None,
+        finish_reason: str | None = None,
+    ) -> Fields:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**self._piece_head, "choices": [choice]}
+
+
+def message(result: Result) -> Fields:
+    """The assistant's turn."""
+    calls = [_call(one) for one in result.tool_calls]
+    fields: Fields = {
+        "role": "assistant",
+        "content": None if calls and not result.text else result.text,
+        "refusal": None,
+    }
+    if result.reasoning:
+        fields["reasoning_content"] = result.reasoning
+    return {**fields, "tool_calls": calls} if calls else fields
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments as JSON, just as the stream's pieces join up to them."""
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def _call(call: ToolCall) -> Fields:
+    function = {"name": call.name, "arguments": arguments_text(call)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _call_delta(delta: ToolCallDelta) -> Fields:
+    if delta.name is None:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
+
+
+def _logprobs(tokens: Sequence[int], entries: Sequence[TokenLogprobs] | None) -> Fields | None:
+    return {"content": token_logprobs(tokens, entries), "refusal": None} if entries else None

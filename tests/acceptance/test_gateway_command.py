@@ -1,0 +1,139 @@
+"""`sparkle gateway` as a program, with a real worker and sparkle-tiny behind it: asked, drained, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
+
+import sparkle
+from sparkle.config import environment
+from sparkle.engine.client import EngineProcess
+from sparkle.engine.settings import EngineSettings, default_model
+from sparkle.queue.connection import Connection
+from sparkle.queue.local import LocalServer
+from tests.gateway_at_work import gateway_at_work
+from tests.worker_at_work import at_work
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).parents[2]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is MFA?"}]
+
+
+@asynccontextmanager
+async def gateway_process(*flags: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """The command, killed after the test if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sparkle.cli", "gateway", "--port", "0", *flags),
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def address(process: asyncio.subprocess.Process) -> str:
+    """Where it says that it listens."""
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+/v1)\n", line)
+    assert found is not None, line
+    return found[1]
+
+
+async def test_it_answers_until_it_is_told_to_end(nats_server: LocalServer, connection: Connection) -> None:
+    flags = ("--no-keys", "--region", "local", "--nats", nats_server.url)
+    async with at_work(nats_server.url), gateway_process(*flags) as process:
+        async with AsyncOpenAI(base_url=await address(process), api_key="any", max_retries=3) as client:
+            stream = await client.completions.create(
+                model="stand-in", prompt="secret-4711 pace_ms=10", max_tokens=40, stream=True
+            )
+            await anext(aiter(stream))
+            process.send_signal(signal.SIGTERM)
+            # what is under way ends as if nothing had been said
+            pieces = [piece async for piece in stream]
+            assert pieces[-1].choices[0].finish_reason == "length"
+        _, log = await process.communicate()
+    assert process.returncode == 0
+    assert b"gateway_listening" in log
+    assert b"gateway_ended" in log
+    assert b"secret-4711" not in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (("--no-keys", "--host", "0.0.0.0"), 2, "no_keys with host 0.0.0.0"),
+        (("--no-keys", "--nats", "nats://127.0.0.1:1"), 3, "no server at 127.0.0.1:1"),
+    ],
+    ids=["open to all", "no queue"],
+)
+async def test_what_cannot_be_is_one_sentence(flags: tuple[str, ...], code: int, says: str) -> None:
+    async with gateway_process(*flags) as process:
+        _, words = await process.communicate()
+    assert process.returncode == code
+    (line,) = [line for line in words.decode().splitlines() if line.startswith("sparkle: ")]
+    assert says in line
+
+
+async def test_sparkle_tiny_answers_http_as_it_answers_the_queue(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    engine = EngineProcess(default_model(), EngineSettings(threads=1))
+    async with (
+        at_work(nats_server.url, engine=engine),
+        gateway_at_work(nats_server.url, models="") as gateway,
+        gateway.client() as client,
+        sparkle.connect(nats_server.url, region="local", tenant="acme") as direct,
+    ):
+        # a worker is known from its next sign of life on
+        while not (models := (await client.models.list()).data):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        model = models[0].id
+        whole = await client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=24, temperature=0
+        )
+        stream = await client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=24, temperature=0, stream=True
+        )
+        streamed = "".join([piece.choices[0].delta.content or "" async for piece in stream])
+        response = await client.responses.create(
+            model=model, input="What is MFA?", max_output_tokens=24, temperature=0
+        )
+        job = sparkle.Job(
+            messages=[sparkle.Turn(role="user", content="What is MFA?")],
+            max_tokens=24,
+            sampling=sparkle.Sampling(temperature=0.0),
+        )
+        text = await (await direct.submit(job)).text()
+        assert text
+        assert whole.choices[0].message.content == streamed == response.output_text == text
+        assert whole.usage is not None
+        assert whole.usage.prompt_tokens > 0
+        thought = await client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=24, reasoning_effort="high", seed=1
+        )
+        assert thought.usage is not None
+        assert thought.usage.completion_tokens_details is not None
+        assert thought.usage.completion_tokens_details.reasoning_tokens
+        long = "a login at night. " * 40_000
+        with pytest.raises(openai.BadRequestError, match="shorten the prompt") as refused:
+            await client.completions.create(model=model, prompt=long)
+        assert refused.value.code == "context_length_exceeded"
