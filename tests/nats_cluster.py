@@ -117,7 +117,7 @@ class NatsCluster:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sparkle-cluster-"))
-        host = _own_host()
+        host = own_host()
         self.nodes: list[Node] = []
         for number in range(1, NUM_NODES + 1):
             folder = self._folder / f"n{number}"
@@ -212,7 +212,7 @@ class NatsCluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _own_host() -> str:
+def own_host() -> str:
     """A loopback address that no other process uses: a port stays ours while its server is down.
 
     Outgoing connections take their ports on 127.0.0.1, and might take one that a killed node comes back to.

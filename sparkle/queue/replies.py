@@ -21,6 +21,9 @@ from sparkle.schemas.control import Resend
 
 log = logging.getLogger(__name__)
 
+_LEAST_BYTES = 1024
+"""What a chunk that is sent again counts for at least: even an empty one costs time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplySettings:
@@ -32,8 +35,12 @@ class ReplySettings:
     keep_max_bytes: int = 256 * 1024 * 1024
     """What is kept at most, over all jobs."""
 
-    resend_chunks_per_s: float = 10_000.0
-    """Chunks sent again at most, over all jobs, so that no one asking holds up the answers."""
+    resend_bytes_per_s: float = 8 * 1024 * 1024
+    """What is sent again at most, over all jobs, each chunk counted as a kilobyte at least.
+
+    So no one asking holds up the answers, and whoever was away is not sent all that it missed at once: a
+    server ends the connection of a client for whom too much waits, and that one would be away again.
+    """
 
     answer_timeout_s: float = 3.0
     """How long one try to store an end waits for the acknowledgement."""
@@ -43,7 +50,7 @@ class ReplySettings:
 
     def __post_init__(self) -> None:
         require_positive(
-            self, "keep_s", "keep_max_bytes", "resend_chunks_per_s", "answer_timeout_s", "give_up_s"
+            self, "keep_s", "keep_max_bytes", "resend_bytes_per_s", "answer_timeout_s", "give_up_s"
         )
 
 
@@ -63,7 +70,7 @@ class ReplyStream:
         self._settings = settings or ReplySettings()
         self._seals = seals or JobSeals()
         self._kept = KeptChunks(max_bytes=self._settings.keep_max_bytes, after_end_s=self._settings.keep_s)
-        self._resends = Allowance(self._settings.resend_chunks_per_s, now_s=time.monotonic())
+        self._resends = Allowance(self._settings.resend_bytes_per_s, now_s=time.monotonic())
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
@@ -137,13 +144,14 @@ class ReplyStream:
     async def _resend(self, envelope: Envelope) -> None:
         wanted = decode(envelope.payload, Resend)
         now_s = time.monotonic()
-        # whoever is not answered asks again, and has the stored end at last
+        # whoever does not get all, or nothing, asks again, and has the stored end at last
         if not self._resends.is_left(now_s):
             log.debug("resend_refused", extra={"job": wanted.job})
             return
         self._kept.trim(now_s=now_s)
-        chunks = self._kept.since(wanted.job, wanted.attempt, wanted.from_seq)
-        self._resends.spend(len(chunks))
         # to where they went before: only the job's own tenant gets them, whoever asked
-        for subject, data, headers in chunks:
+        for subject, data, headers in self._kept.since(wanted.job, wanted.attempt, wanted.from_seq):
+            self._resends.spend(max(len(data), _LEAST_BYTES))
             await self._connection.publish(subject, data, headers=headers)
+            if not self._resends.is_left(now_s):
+                break

@@ -88,6 +88,27 @@ async def test_lost_chunks_come_again_from_the_one_asked_for(
     assert heard.ends == [result(job)]
 
 
+async def test_much_that_was_lost_comes_in_parts_and_all_of_it_to_who_asks_on(
+    connection: Connection, eventually: Eventually
+) -> None:
+    """Each chunk counts as a kilobyte: twenty come at once, and as many more a second."""
+    job, heard, lost = new_job_id(), Heard(), 30
+    replies = ReplyStream(connection, "w1", ReplySettings(resend_bytes_per_s=20 * 1024))
+    await replies.start()
+    for seq in range(lost):
+        await replies.send("acme", chunk(job, seq))
+    feed = await heard.open(connection, job)
+    await feed.ask_resend("w1", job, 1, 0)
+    await eventually(lambda: len(heard.chunks) >= 20)
+    assert await connection.echo(5.0)
+    assert heard.seqs == [(1, seq) for seq in range(20)]
+    while (1, lost - 1) not in heard.seqs:
+        # refused until there is something to spend again
+        await feed.ask_resend("w1", job, 1, len(set(heard.seqs)))
+        assert await connection.echo(5.0)
+    assert sorted(set(heard.seqs)) == [(1, seq) for seq in range(lost)]
+
+
 async def test_nothing_of_another_attempt_or_of_a_job_long_over_comes_again(
     connection: Connection, eventually: Eventually
 ) -> None:
