@@ -5,9 +5,13 @@ A number is an int or a Decimal here: a float would be another number than the a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import cast
+
+LARGE_EXPONENT = 10**17
+"""A Decimal has up to 18 digits of it."""
 
 
 def whole(digits: str) -> int:
@@ -16,11 +20,12 @@ def whole(digits: str) -> int:
 
 
 def number(written: str) -> Decimal:
-    """Raises ValueError where the exponent is beyond a Decimal's."""
+    """A number with a point or an exponent; one beyond a Decimal's is taken for one that is large as well."""
     try:
         return Decimal(written)
     except InvalidOperation:
-        raise ValueError("an exponent of over 18 digits") from None
+        digits, exponent = re.split("[eE]", written)
+        return Decimal(f"{digits}e{'-' * exponent.startswith('-')}{LARGE_EXPONENT}")
 
 
 def exact(value: object) -> object:

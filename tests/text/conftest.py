@@ -8,6 +8,7 @@ import pytest
 
 from sparkle.text.template import ChatTemplate
 from sparkle.text.tokenizer import Tokenizer
+from tests.text.matched import Vocabulary
 from tests.text.real_tokenizer import build_once
 from tests.text.small_tokenizer import write_small
 
@@ -25,6 +26,12 @@ def real_directory(pytestconfig: pytest.Config) -> Path:
 @pytest.fixture(scope="session")
 def real(real_directory: Path) -> Tokenizer:
     return Tokenizer.load(real_directory)
+
+
+@pytest.fixture(scope="session")
+def real_vocabulary(real_directory: Path) -> Vocabulary:
+    """Its 248,320 rows, as the grammar library knows them."""
+    return Vocabulary.read(real_directory, rows=248_320, end_tokens=(248_046, 248_044))
 
 
 @pytest.fixture(scope="session")

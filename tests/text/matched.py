@@ -53,11 +53,6 @@ TINY = Vocabulary.read(
 )
 
 
-def real_vocabulary(directory: Path) -> Vocabulary:
-    """That of the model that is served, from the files in `directory`."""
-    return Vocabulary.read(directory, rows=248_320, end_tokens=(248_046, 248_044))
-
-
 def compiled(schema: object) -> LLMatcher:
     return TINY.compile(schema)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkle.config import environment
-from tests.text.matched import TINY, Vocabulary, real_vocabulary
+from tests.text.matched import TINY, Vocabulary
 from tests.text.official_suite import DRAFTS, archive, run
 
 # passed and refused; docs/schemas.md has them by group
@@ -31,8 +31,8 @@ def suite() -> Path:
 
 
 @pytest.fixture(scope="module", params=["tiny", "real"])
-def vocabulary(request: pytest.FixtureRequest, real_directory: Path) -> Vocabulary:
-    return TINY if request.param == "tiny" else real_vocabulary(real_directory)
+def vocabulary(request: pytest.FixtureRequest, real_vocabulary: Vocabulary) -> Vocabulary:
+    return TINY if request.param == "tiny" else real_vocabulary
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
