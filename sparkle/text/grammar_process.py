@@ -19,15 +19,13 @@ from llguidance import LLMatcher, LLTokenizer
 from sparkle.quiet.process import keep_content_in
 from sparkle.text.grammar import parser_limits, read_vocabulary
 from sparkle.text.grammar_verdict import Verdict
+from sparkle.text.over_limit import is_over_limit
 
 STACK_BYTES = 2 * 1024 * 1024
 """Of the thread that compiles. What fits here fits into any thread that compiles it again."""
 
 WALK_TOKENS = 4
 """Tokens tried of each grammar: some are over a limit only at the first mask or behind the first token."""
-
-# the errors of construction are known by their texts only
-_TOO_COMPLEX = ("too big", "too large", "level exceeded", "max is")
 
 
 def main() -> None:
@@ -80,11 +78,7 @@ def _say(verdict: Verdict, verdicts: BinaryIO) -> None:
 
 
 def _verdict_of_error(matcher: LLMatcher) -> Verdict:
-    reason = matcher.stop_reason()
-    text = matcher.get_error()
-    if reason in ("ParserTooComplex", "LexerTooComplex") or any(mark in text for mark in _TOO_COMPLEX):
-        return Verdict.TOO_COMPLEX
-    return Verdict.REFUSED
+    return Verdict.TOO_COMPLEX if is_over_limit(matcher) else Verdict.REFUSED
 
 
 def _limit_memory(memory_bytes: int) -> None:

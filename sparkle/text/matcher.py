@@ -1,7 +1,8 @@
 """Where one answer stands in its grammar: what may follow, what must, whether it may end. Knows no model.
 
 The library never raises: it goes into an error state in which a mask allows the end alone, so that a broken
-answer would look complete. Every call here asks for that state, and raises MatcherFailed.
+answer would look complete. Every call here asks for that state, and raises MatcherFailed, or
+GrammarTooComplex where it is the library's own limits that were met.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Collection, Sequence
 
 from llguidance import LLMatcher
 
-from sparkle.errors import MatcherFailed
+from sparkle.errors import GrammarTooComplex, MatcherFailed
+from sparkle.text.over_limit import is_over_limit
 
 
 class Matcher:
@@ -24,6 +26,12 @@ class Matcher:
         self._ended = False
         self._refused = False
         self._require_state()
+
+    def copy(self) -> Matcher:
+        """Another answer's state at the same place, which goes its own way from here."""
+        other = Matcher(self._state, rows=self._rows, end_tokens=self._end_tokens)
+        other._ended = self._ended
+        return other
 
     @property
     def ended(self) -> bool:
@@ -86,6 +94,12 @@ class Matcher:
         self._require_state()
         return tokens
 
+    def allowed(self) -> int:
+        """What may follow: bit t is token t."""
+        mask = self._state.compute_bitmask()
+        self._require_state()
+        return int.from_bytes(mask, "little")
+
     def with_masks_of(self, draft: Sequence[int]) -> tuple[LLMatcher, list[int]]:
         """The library's state and the tokens of `draft` behind which a token will be drawn: for `MaskFiller`.
 
@@ -109,5 +123,10 @@ class Matcher:
         return MatcherFailed(f"grammar: {what}; send the job again")
 
     def _require_state(self) -> None:
-        if self.failed:
-            raise MatcherFailed("grammar: its state was lost in the middle of an answer; send the job again")
+        if not self.failed:
+            return
+        if is_over_limit(self._state):
+            raise GrammarTooComplex(
+                "grammar: it takes more work than one token of an answer may; ask for a simpler shape"
+            )
+        raise MatcherFailed("grammar: its state was lost in the middle of an answer; send the job again")
