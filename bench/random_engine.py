@@ -113,6 +113,7 @@ class WithGivenDrafts:
 
     plan: MemoryPlan
     sizes: Sizes
+    device: torch.device
     skipped: int
     loaded: LoadedGpu
     count: GivenCounts
@@ -176,7 +177,7 @@ class RandomModel:
         if kept is None:
             return loaded
         count = GivenCounts(kept, width=1 + sizes.draft_tokens, seed=SEED)
-        return WithGivenDrafts(loaded.plan, loaded.sizes, loaded.skipped, loaded, count)
+        return WithGivenDrafts(loaded.plan, loaded.sizes, loaded.device, loaded.skipped, loaded, count)
 
     def _read_weights(
         self, _directory: Path, _config: ModelConfig, _device: torch.device

@@ -16,6 +16,7 @@ import torch
 from sparkle.clock import SteadyUnixClock
 from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
+from sparkle.drafting.forced import Forced
 from sparkle.drafting.lookup import PromptLookup
 from sparkle.drafting.width import WidthControl
 from sparkle.engine.buckets import MAX_ROWS, buckets_for, widths_for
@@ -29,10 +30,13 @@ from sparkle.engine.pass_costs import PassCosts
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.scheduler import Scheduler
 from sparkle.engine.settings import Device, EngineSettings, Sizes
+from sparkle.engine.shape_masks import ShapeMasks
+from sparkle.engine.shapes import Shapes
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.errors import CheckpointError, ConfigError, UnsupportedModel
 from sparkle.kernels import ops
 from sparkle.model.config import ModelConfig, read_config
+from sparkle.text.endings import Endings
 from sparkle.text.prompt import PromptBuilder
 from sparkle.text.template import ChatTemplate
 from sparkle.text.tokenizer import Tokenizer
@@ -65,6 +69,9 @@ class Loaded(Protocol):
 
     plan: MemoryPlan
     sizes: Sizes
+    device: torch.device
+    """Where its logits are."""
+
     skipped: int
     """Tensors of the checkpoint that nothing uses."""
 
@@ -102,7 +109,15 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
     watch.lap("text_s")
     sizes = loaded.sizes
     context_tokens = sizes.context_tokens(config.max_context_tokens)
-    runner = loaded.runner(Sampler(tokenizer.vocab_size), max_pages=-(-context_tokens // sizes.page_tokens))
+    masks = ShapeMasks(
+        rows=config.vocab_size,
+        end_tokens=config.end_tokens,
+        most_masks=sizes.slots * (1 + sizes.draft_tokens),
+        threads=settings.mask_threads(),
+        device=loaded.device,
+    )
+    sampler = Sampler(tokenizer.vocab_size, masks)
+    runner = loaded.runner(sampler, max_pages=-(-context_tokens // sizes.page_tokens))
     watch.lap("graphs_s")
     scheduler = Scheduler(
         num_slots=sizes.slots,
@@ -118,9 +133,21 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
         vocab_size=tokenizer.vocab_size,
         end_tokens=config.end_tokens,
     )
+    shapes = Shapes(
+        rows=config.vocab_size,
+        end_tokens=config.end_tokens,
+        find_ending=Endings(tokenizer, rows=config.vocab_size).find,
+    )
     return Assembly(
         engine=Engine(
-            scheduler, runner, tokenizer, limits, _drafts(runner, sizes), time.perf_counter, SteadyUnixClock()
+            scheduler,
+            runner,
+            tokenizer,
+            limits,
+            _drafts(runner, sizes, shapes),
+            shapes,
+            time.perf_counter,
+            SteadyUnixClock(),
         ),
         prompts=prompts,
         model=config.name,
@@ -131,8 +158,9 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
     )
 
 
-def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
-    """Copies and the runner's draft model, as wide as pays; none where the settings say none."""
+def _drafts(runner: PassRunner, sizes: Sizes, shapes: Shapes) -> DraftChoice:
+    """What a shape forces, copies and the runner's draft model, as wide as pays; none where the settings say
+    none."""
     most = sizes.draft_tokens
     acceptance = Acceptance(most)
     guesses = runner.draft_model is not None
@@ -140,11 +168,12 @@ def _drafts(runner: PassRunner, sizes: Sizes) -> DraftChoice:
     # what was timed is what there are graphs of
     buckets = tuple(runner.pass_ms) or every
     return DraftChoice(
-        Combined({"lookup": PromptLookup()} if most else {}),
+        Combined({"forced": Forced(shapes.forced), "lookup": PromptLookup()} if most else {}),
         WidthControl(PassCosts(buckets, runner.pass_ms), acceptance),
         acceptance,
         draft_tokens=most,
         draft_model=runner.draft_model,
+        count_allowed=shapes.count_allowed,
     )
 
 

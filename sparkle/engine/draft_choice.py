@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from sparkle.drafting.acceptance import Acceptance
@@ -17,6 +17,15 @@ REST_PASSES = 8
 """Passes of the same requests until it is asked again whether guesses pay that did not: asking takes time."""
 COPY_ANYWAY = 32
 """Of so many copies that are expected to keep less than the draft model's guesses one is checked even so."""
+
+
+CountAllowed = Callable[[str, Sequence[int]], int]
+"""(request, draft) -> how many of its tokens may follow, to the first that the request's shape refuses."""
+
+
+def allow_all(_request: str, draft: Sequence[int]) -> int:
+    """No answer is kept to a shape."""
+    return len(draft)
 
 
 class Widths(Protocol):
@@ -47,13 +56,17 @@ class DraftChoice:
         *,
         draft_tokens: int,
         draft_model: str | None = None,
+        count_allowed: CountAllowed = allow_all,
     ) -> None:
-        """`draft_tokens`: of one request in a pass at most; `draft_model`: its name, where one guesses."""
+        """`draft_tokens`: of one request in a pass at most; `draft_model`: its name, where one guesses: what
+        `count_allowed` says is for the pass to ask then.
+        """
         self._proposers = proposers
         self._widths = widths
         self._acceptance = acceptance
         self._draft_tokens = draft_tokens
         self._draft_model = draft_model
+        self._count_allowed = count_allowed
         self._passed_over: Counter[str] = Counter()
         # these have no guesses in so many passes more
         self._resting: Collection[str] = ()
@@ -141,6 +154,8 @@ class DraftChoice:
         Where both could be, the one of which more is expected to be kept. `guesses`: if there may be any.
         """
         copy = self._proposers.propose(request, room) if room else Draft()
+        # behind what may not follow nothing can be kept
+        copy = copy.first(self._count_allowed(request, copy.tokens))
         if not guesses or self._draft_model is None:
             return copy
         guess = Draft((TO_GUESS,) * room, (self._draft_model,) * room)

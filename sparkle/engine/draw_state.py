@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sparkle.engine.shaped_answer import ShapedAnswer
 from sparkle.engine.transfer import to_device
 from sparkle.engine.uniform import stream_of, uniform
+from sparkle.errors import GrammarError
 from sparkle.schemas.job import Sampling
 
 CPU = torch.device("cpu")
@@ -81,11 +83,15 @@ class DrawState:
         vocab_size: int,
         device: torch.device = CPU,
         stop_tokens: frozenset[int] = frozenset(),
+        shape: ShapedAnswer | None = None,
     ) -> None:
-        """`device`: where the logits will be; nothing is drawn behind one of `stop_tokens`."""
+        """`device`: where the logits will be; nothing is drawn behind one of `stop_tokens`, and nothing that
+        `shape` does not allow. Who accepts its tokens is the shape's owner, after the pass.
+        """
         self.request = request
         self.sampling = sampling
         self.stop_tokens = stop_tokens
+        self.shape = shape
         self.position = 0
         self._stream = stream_of(seed)
         # uniform numbers of places from _made_from on
@@ -121,6 +127,15 @@ class DrawState:
         self.position += len(tokens)
         if self.seen is not None and tokens:
             self.seen.add_all(tokens)
+
+    def cut(self, draft: tuple[int, ...]) -> tuple[int, ...]:
+        """As much of a draft as the shape allows; nothing of it where the shape's state is lost."""
+        if self.shape is None:
+            return draft
+        try:
+            return draft[: self.shape.count_allowed(draft)]
+        except GrammarError:
+            return ()
 
     def accept(self, token: int) -> None:
         """The token drawn for this position; the next one is for the position after it."""

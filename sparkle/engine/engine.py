@@ -21,12 +21,14 @@ from sparkle.engine.full_passes import FullPasses
 from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
-from sparkle.errors import FailureCode
+from sparkle.engine.shapes import Shapes
+from sparkle.errors import FailureCode, GrammarError, GrammarTooComplex
 from sparkle.quiet.failures import kind_of, place_of
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import ServiceRates, classify
 from sparkle.schemas.room import no_room
+from sparkle.text.shape import Shape
 from sparkle.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -79,15 +81,19 @@ class Engine:
         tokenizer: Tokenizer,
         limits: EngineLimits,
         drafts: DraftChoice,
+        shapes: Shapes,
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
     ) -> None:
-        """`clock`: seconds from anywhere, to time passes and waits by; `unix_clock`: that of deadlines."""
+        """`shapes`: those that `drafts` asks; `clock`: seconds from anywhere, to time passes and waits by;
+        `unix_clock`: that of deadlines.
+        """
         self._scheduler = scheduler
         self._runner = runner
         self._tokenizer = tokenizer
         self._limits = limits
         self._drafts = drafts
+        self._shapes = shapes
         self._clock = clock
         self._unix_clock = unix_clock
         self._full_passes = FullPasses(scheduler.pass_tokens)
@@ -106,11 +112,13 @@ class Engine:
         """Seconds until `step` has anything to do, if nothing comes: infinite where nothing is kept."""
         return 0.0 if self._replayed else max(0.0, self._scheduler.next_pass_s - self._clock())
 
-    def submit(self, job: Job, prompt: Sequence[int], answered: Sequence[int] = ()) -> Frame:
+    def submit(
+        self, job: Job, prompt: Sequence[int], answered: Sequence[int] = (), shape: Shape | None = None
+    ) -> Frame:
         """Take a job with its prompt's tokens: Accepted, or Failed and forgotten.
 
         `answered`: the answer's first tokens, from an earlier attempt. They are told as they were then, and
-        it goes on behind them. A job that is already here starts again.
+        it goes on behind them. It is kept to `shape`. A job that is already here starts again.
         """
         self.cancel(job.id)
         too_long = no_room(len(prompt), self._limits.context_tokens)
@@ -126,7 +134,11 @@ class Engine:
                     f"{name}: every id must be below {self._limits.vocab_size}, the vocabulary's size",
                 )
         left = self._limits.context_tokens - len(prompt)
-        self._start(job, tuple(prompt), answered, min(job.max_tokens, left))
+        try:
+            self._start(job, tuple(prompt), answered, min(job.max_tokens, left), shape)
+        except GrammarError as error:
+            self._shapes.end(job.id)
+            return _unshaped(job.id, error)
         return Accepted(job=job.id, prompt_tokens=len(prompt))
 
     def cancel(self, job_id: str) -> None:
@@ -190,8 +202,17 @@ class Engine:
         return frames
 
     def _start(
-        self, job: Job, prompt: tuple[int, ...], answered: Sequence[int], max_answer_tokens: int
+        self,
+        job: Job,
+        prompt: tuple[int, ...],
+        answered: Sequence[int],
+        max_answer_tokens: int,
+        shape: Shape | None,
     ) -> None:
+        kept_to = None
+        if shape is not None:
+            kept_to = self._shapes.start(job.id, shape, max_tokens=max_answer_tokens)
+            kept_to.accept(answered)
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
         answer = AnswerFrames(job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens)
         if answered:
@@ -200,6 +221,7 @@ class Engine:
             if reason is not None:
                 # all of it was written before, but for its end
                 told += answer.end(reason)
+                self._shapes.end(job.id)
                 return
         self._scheduler.add(
             Request(
@@ -224,6 +246,7 @@ class Engine:
             self._limits.vocab_size,
             self._runner.device,
             stop_tokens,
+            kept_to,
         )
         state.replay(answered)
         self._drafts.start(job.id, prompt)
@@ -238,9 +261,14 @@ class Engine:
         """What came of one request in one pass."""
         frames: list[Frame] = []
         try:
+            self._shapes.accept(job_id, [one.drawn.token for one in written])
             frames += self._frames(job_id, written)
             if job_id in self._answers:
                 self._drafts.add(job_id, [one.drawn.token for one in written])
+        except GrammarError as error:
+            log.error("shape_lost", extra={"job": job_id, "error": kind_of(error)})
+            self.cancel(job_id)
+            frames.append(_unshaped(job_id, error))
         # one job's text must not end the others' answers; what it was is told without its content
         except Exception as error:  # noqa: BLE001
             log.error(
@@ -269,6 +297,7 @@ class Engine:
         if self._answers.pop(job_id, None) is not None:
             self._drafts.end(job_id)
         self._states.pop(job_id, None)
+        self._shapes.end(job_id)
 
 
 def seed_of(job: Job) -> int:
@@ -285,6 +314,14 @@ def _reason(
     if stopped or answered[-1] in stop_tokens:
         return FinishReason.STOP
     return FinishReason.LENGTH if len(answered) >= max_answer_tokens else None
+
+
+def _unshaped(job_id: str, error: GrammarError) -> Failed:
+    """The end of an answer that cannot be kept to its shape any more."""
+    code = (
+        FailureCode.GRAMMAR_TOO_COMPLEX if isinstance(error, GrammarTooComplex) else FailureCode.ENGINE_ERROR
+    )
+    return _failed(job_id, code, str(error))
 
 
 def _failed(job_id: str, code: FailureCode, message: str, *, retryable: bool = False) -> Failed:

@@ -24,6 +24,7 @@ from sparkle.errors import ContractError, EngineError, FailureCode
 from sparkle.quiet.failures import kind_of, place_of
 from sparkle.schemas import codec
 from sparkle.schemas.job import Job
+from sparkle.text.shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +39,14 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job, its prompt's tokens and those of its answer that are known."""
+    """A job, its prompt's tokens, those of its answer that are known, and the shape that it is kept to."""
 
     job: Job
     prompt: list[int]
     answered: list[int] = field(default_factory=list[int])
     """What an earlier attempt wrote of the answer."""
+
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class LoadedCpu:
         weights, report = load_weights(directory, config, device=device, dtype=dtype)
         watch.lap("weights_s")
         self.sizes = sizes
+        self.device = device
         self.skipped = len(report.skipped)
         self._decoder = Decoder(config, weights)
         try:

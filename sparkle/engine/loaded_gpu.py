@@ -81,6 +81,7 @@ class LoadedGpu:
             ) from None
         watch.lap("cache_s")
         self.skipped = len(report.skipped)
+        self.device = device
 
     def runner(self, sampler: Sampler, *, max_pages: int, given_count: GivenCount | None = None) -> GpuRunner:
         """What runs passes, its graphs captured and timed; `max_pages`: the most that one request holds.

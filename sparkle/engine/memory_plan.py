@@ -101,10 +101,13 @@ def workspace_bytes(config: ModelConfig, sizes: Sizes, *, graph_rows: int) -> in
     # a layer's keys and values of the longest sequence, side by side in FP8 and in bfloat16, and once more
     # where attention wants them in one piece
     gathered = 2 * 5 * sizes.wanted_tokens(config.max_context_tokens) * config.num_kv_heads * config.head_dim
-    # each graph keeps its own; those of one that are drawn from are gathered, ordered and summed in float64
-    drawn = min(sizes.slots * (1 + sizes.draft_tokens), MAX_ROWS)
-    logits = 4 * config.vocab_size * (graph_rows + 8 * drawn)
-    return activations + gathered + logits + FIXED_BYTES
+    # each graph keeps its own; those of one that are drawn from are gathered, masked, ordered and summed in
+    # float64
+    most_drawn = sizes.slots * (1 + sizes.draft_tokens)
+    logits = 4 * config.vocab_size * (graph_rows + 9 * min(most_drawn, MAX_ROWS))
+    # a bit a token, and one mask that is there always
+    masks = (1 + most_drawn) * (config.vocab_size // 8 + 4)
+    return activations + gathered + logits + masks + FIXED_BYTES
 
 
 def plan_memory(

@@ -119,7 +119,8 @@ class PassResult:
     """Requests whose logits are not finite: no token can be drawn."""
 
     guessed: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """Of each request whose draft was TO_GUESS: the tokens that the draft model guessed."""
+    """Of each request whose draft was TO_GUESS: the tokens that the draft model guessed, fewer where the
+    request's shape refused one."""
 
     @property
     def by_request(self) -> dict[str, list[Drawn]]:

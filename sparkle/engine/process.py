@@ -109,7 +109,7 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
                 case Failed():
                     frames.append(order)
                 case Prepared():
-                    frames.append(engine.submit(order.job, order.prompt, order.answered))
+                    frames.append(engine.submit(order.job, order.prompt, order.answered, order.shape))
         written = engine.step()
         cached = engine.cached
         if cached != told:

@@ -104,7 +104,8 @@ class Runner:
     def _guess(
         self, spans: Sequence[Span], states: Mapping[str, DrawState]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The helper's drafts by request, those of one width at once: a chain must not leave its pages."""
+        """The helper's drafts by request, as far as a shape allows them; those of one width at once: a chain
+        must not leave its pages."""
         for count, group in groupby(sorted(spans, key=_guesses), key=_guesses):
             assert self._helper is not None, "the runner has no draft model"
             alike = list(group)
@@ -112,7 +113,7 @@ class Runner:
             tokens = self._helper.propose(self._batch(alike), count=count, draws=draws)
             # padding of the vocabulary is never drawn, and no place of a penalty's counts
             for span, row in zip(alike, tokens.clamp(max=self._sampler.vocab_size - 1), strict=True):
-                yield span.request, tuple(int(token) for token in row)
+                yield span.request, states[span.request].cut(tuple(int(token) for token in row))
 
     def _forward(self, batch: PassBatch) -> tuple[Tensor, Tensor | None]:
         if self._helper is None:

@@ -1,9 +1,9 @@
 """From logits to tokens, all rows of a pass at once. A row's token never depends on the other rows.
 
-Order: penalties, temperature, top_k, top_p (of the mass top_k left), min_p (of the likeliest), then the one
-uniform number of (seed, position) picks from what is left. Log probabilities are of the model's own
-distribution: before penalties, temperature and truncation. Everything happens on the logits' device, which is
-waited for once, when the tokens are read.
+Order: penalties, the mask of a shape, temperature, top_k, top_p (of the mass top_k left), min_p (of the
+likeliest), then the one uniform number of (seed, position) picks from what is left. Log probabilities are of
+the model's own distribution: before penalties, mask, temperature and truncation. Everything happens on the
+logits' device, which is waited for once, when the tokens are read.
 
 A draft is checked by drawing: each of its rows draws the token that would be drawn there without a draft, and
 the first that differs is the last that counts. So a draft changes how many tokens a pass writes, never which.
@@ -11,7 +11,7 @@ the first that differs is the last that counts. So a draft changes how many toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from sparkle.engine.draw_state import DrawState
 from sparkle.engine.drawn_rows import NARROW, columns_of, width_of
 from sparkle.engine.plan import Drawn, PassResult
+from sparkle.engine.shape_masks import RowMasks, ShapeMasks
 from sparkle.engine.transfer import to_device
 from sparkle.kernels import ops
 
@@ -38,17 +39,35 @@ class _Row:
 class Sampler:
     """Draws for a model with `vocab_size` tokens; logits beyond them are padding that is never drawn."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, shape_masks: ShapeMasks | None = None) -> None:
+        """`shape_masks`: needed where any state has a shape."""
         self.vocab_size = vocab_size
+        self._shape_masks = shape_masks
+
+    def masks(
+        self, states: Sequence[DrawState], drafts: Sequence[Sequence[int]] | None = None
+    ) -> RowMasks | None:
+        """What `draw` of the same states and drafts needs of their shapes, None for nothing.
+
+        Made beforehand, the device computes the logits meanwhile. It is lost with the next call of either.
+        """
+        if self._shape_masks is None:
+            assert all(state.shape is None for state in states), "there are no masks for shapes"
+            return None
+        return self._shape_masks.fill(states, drafts or [()] * len(states))
 
     def draw(
-        self, logits: Tensor, states: Sequence[DrawState], drafts: Sequence[Sequence[int]] | None = None
+        self,
+        logits: Tensor,
+        states: Sequence[DrawState],
+        drafts: Sequence[Sequence[int]] | None = None,
+        masks: RowMasks | None = None,
     ) -> PassResult:
         """The next tokens of each state, which is moved on by them; `drafts` has one for each, () for none.
 
         `logits`, float32 [rows, padded vocab]: of each state one row, and one behind each token of its draft.
-        One token is drawn without a draft; with one, as many as agree with it, and the one after them; none
-        behind a stop token.
+        `masks` of `masks`, where it was asked. One token is drawn without a draft; with one, as many as agree
+        with it, and the one after them; none behind a stop token.
         A state whose first row has a logit that is not finite is broken: nothing is drawn, it stays. Such a
         row further on ends what counts of its draft: without one it is the first of the next pass.
         """
@@ -62,27 +81,55 @@ class Sampler:
         ]
         logits = logits[:, : self.vocab_size]
         finite = ops.finite_rows(logits)
-        chosen = _choose(_penalised(logits, states, drafts), rows)
+        masks = masks or self.masks(states, drafts)
+        chosen = _choose(_masked(_penalised(logits, states, drafts), masks), rows)
         asked = _Logprobs(logits, rows, chosen)
         tokens, goods = _lists(torch.stack((chosen, finite.long())))
+        taken = list(_taken(states, drafts, tokens, goods))
+        for place, (state, own) in enumerate(zip(states, taken, strict=True)):
+            if state.shape is not None and own:
+                count = state.shape.settle([tokens[row] for row in own])
+                if not count:
+                    # its masks are others now
+                    return self.draw(logits, states, drafts)
+                taken[place] = own[:count]
         logprobs = asked.read()
         drawn: list[Drawn] = []
-        broken: list[str] = []
-        first = 0
-        for state, draft in zip(states, drafts, strict=True):
-            # no guess stands behind the last row
-            for row, guess in enumerate((*draft, None), start=first):
-                if not goods[row]:
-                    if row == first:
-                        broken.append(state.request)
-                    break
+        for state, own in zip(states, taken, strict=True):
+            for row in own:
                 logprob, top = logprobs.get(row, (None, ()))
                 drawn.append(Drawn(request=state.request, token=tokens[row], logprob=logprob, top=top))
                 state.accept(tokens[row])
-                if tokens[row] != guess or tokens[row] in state.stop_tokens:
-                    break
-            first += 1 + len(draft)
+        broken = [state.request for state, own in zip(states, taken, strict=True) if not own]
         return PassResult(drawn=tuple(drawn), broken=tuple(broken))
+
+
+def _taken(
+    states: Sequence[DrawState],
+    drafts: Sequence[Sequence[int]],
+    tokens: Sequence[int],
+    goods: Sequence[int],
+) -> Iterator[range]:
+    """Of each state the rows whose tokens count: none where the first one is broken."""
+    first = 0
+    for state, draft in zip(states, drafts, strict=True):
+        stop = first
+        # no guess stands behind the last row
+        for row, guess in enumerate((*draft, None), start=first):
+            if not goods[row]:
+                break
+            stop = row + 1
+            if tokens[row] != guess or tokens[row] in state.stop_tokens:
+                break
+        yield range(first, stop)
+        first += 1 + len(draft)
+
+
+def _masked(logits: Tensor, masks: RowMasks | None) -> Tensor:
+    if masks is None:
+        return logits
+    masks.wait()
+    return ops.mask_logits(logits, masks.masks, masks.rows)
 
 
 def _choose(logits: Tensor, rows: Sequence[_Row]) -> Tensor:

@@ -206,6 +206,8 @@ class Scheduler:
             request.placed = True
             if span.draws:
                 draft = result.guessed.get(request.id, span.draft)
+                # each token drawn follows a row that stays
+                request.computed -= 1 + len(span.draft) - len(drawn[request.id])
                 events += self._write(request, draft, drawn[request.id])
         return events
 
@@ -226,8 +228,6 @@ class Scheduler:
 
     def _write(self, request: Request, draft: tuple[int, ...], drawn: list[Drawn]) -> list[Written]:
         assert len(drawn) <= 1 + len(draft), "more was drawn than was read"
-        # each token drawn follows a row that stays
-        request.computed -= 1 + len(draft) - len(drawn)
         if request.state is RequestState.READING:
             request.move_to(RequestState.DECODING)
             self._rounds.was_read(request)

@@ -17,6 +17,8 @@ GPU_PASS_TOKENS = 8448
 GPU_CHUNK_TOKENS = 4096
 """So much takes 0.2 s; half of it, a long prompt's part beside shorter ones, is whole tiles of 128 rows."""
 MAX_DEFAULT_THREADS = 4
+MAX_MASK_THREADS = 8
+"""An answer's masks are made by one: more than that many have a shape in few passes."""
 LEAST_DRAFT_VOCABULARY = 1024
 """Fewer tokens would hardly ever be right."""
 OWN_HEAD = "mtp"
@@ -208,6 +210,10 @@ class EngineSettings:
         """Threads that compute: as set, or by the cores that this process may use."""
         # a pass waits for its slowest thread: one on a busy core makes it many times slower than one fewer
         return self.threads or max(1, min(_usable_cores() - 1, MAX_DEFAULT_THREADS))
+
+    def mask_threads(self) -> int:
+        """Threads that compute masks of answers' shapes, while the device computes their logits."""
+        return max(1, min(_usable_cores() - 1, MAX_MASK_THREADS))
 
     def _cpu_sizes(self) -> Sizes:
         return Sizes(

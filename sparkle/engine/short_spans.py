@@ -19,6 +19,7 @@ from sparkle.engine.drawn_rows import NONE_DRAWN, drawn_on_device, drawn_rows
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, TO_GUESS, Drawn, PassResult, Span, joined
 from sparkle.engine.rows import Rows, following_rows, kept_rows, rows_of
 from sparkle.engine.sampler import Sampler
+from sparkle.engine.shape_masks import RowMasks
 from sparkle.engine.slot_upkeep import SlotUpkeep
 from sparkle.engine.transfer import pack, padded, to_device
 from sparkle.engine.verify_pass import Checked, DraftModel, Verifier, VerifyPass
@@ -116,6 +117,7 @@ class ShortSpans:
             if self._draws and span.draws:
                 # what the next pass may ask for, while the device computes
                 states[span.request].look_ahead(LOOK_AHEAD)
+        masks = self._masks(chosen, spans, rows, states)
         checked = chosen.read()
         guessed = _guessed(spans, rows, checked)
         spans = [
@@ -128,11 +130,10 @@ class ShortSpans:
         ]
         done, left = list[_Drawing](), list[_Drawing]()
         for one in drawing:
-            on_device = self._draws and drawn_on_device(one.state, self._sampler.vocab_size)
-            (done if on_device else left).append(one)
+            (done if self._drawn_on_device(one.state) else left).append(one)
         result = _taken(done, checked.tokens)
         if left:
-            result = joined(spans, result, self._draw(left, chosen.logits))
+            result = joined(spans, result, self._draw(left, chosen.logits, masks))
         drawn = {request: [one.token for one in tokens] for request, tokens in result.by_request.items()}
         kept = kept_rows(spans, drawn)
         for span, count in zip(spans, kept, strict=True):
@@ -192,7 +193,29 @@ class ShortSpans:
         for span in spans:
             self._windows.fill(span.slot, len(span.tokens))
 
-    def _draw(self, left: Sequence[_Drawing], logits: Tensor) -> PassResult:
+    def _drawn_on_device(self, state: DrawState) -> bool:
+        return self._draws and drawn_on_device(state, self._sampler.vocab_size)
+
+    def _masks(
+        self, chosen: VerifyPass, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
+    ) -> RowMasks | None:
+        """For what the graph will leave to be drawn, made while it runs: of guesses once they are made."""
+        places = [
+            (span, start)
+            for span, start in zip(spans, rows.span_starts, strict=False)
+            if span.draws and not self._drawn_on_device(states[span.request])
+        ]
+        shaped_guesses = any(span.guesses and states[span.request].shape for span, _ in places)
+        known = chosen.read_guesses() if shaped_guesses else rows.token_ids
+        return self._sampler.masks(
+            [states[span.request] for span, _ in places],
+            [
+                known[start + len(span.tokens) - len(span.draft) : start + len(span.tokens)]
+                for span, start in places
+            ],
+        )
+
+    def _draw(self, left: Sequence[_Drawing], logits: Tensor, masks: RowMasks | None) -> PassResult:
         """What the graph left to be drawn."""
         wanted = [row for one in left for row in one.rows]
         # the first rows of the graph's need no copy
@@ -201,6 +224,7 @@ class ShortSpans:
             logits[: len(wanted)] if in_order else logits[to_device(wanted, torch.int64, logits.device)],
             [one.state for one in left],
             [one.span.draft for one in left],
+            masks,
         )
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 class Told:
     """Reads what was computed up to a mark, while the device goes on with what came after it."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, in_graph: bool = False) -> None:
+        """`in_graph`: `mark` is called where a graph is recorded, and marks each replay of it."""
         on_gpu = device.type == "cuda"
         # torch has no types for either
         self._aside: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._mark: Any = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._mark: Any = torch.cuda.Event(external=in_graph) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:
         """What was started by now is what `read` waits for."""

@@ -1,7 +1,7 @@
 """A verify pass of one shape: guess, check, draw and accept, on a GPU as one graph. Knows no requests.
 
-Inputs stay where they are; nothing is read back before all of it is done. Then the draft model follows, as a
-graph of its own, while the host reads what was drawn.
+Inputs stay where they are; nothing but guesses, where the host asks for them, is read back before all of it
+is done. Then the draft model follows, as a graph of its own, while the host reads what was drawn.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ class _Computed:
     """What a replay leaves, on the device."""
 
     logits: Tensor
+    token_ids: Tensor
+    """int64 [T]: the rows' own tokens, guesses filled in."""
+
     outputs: Tensor | None
     """What the draft model follows."""
 
@@ -132,6 +135,7 @@ class VerifyPass:
         )
         self._page_tables = page_tables
         self._draws_here = draws
+        self._guessed = Told(device, in_graph=True)
         self.fill(rows_of((), page_tokens=cache.page_tokens), NONE_DRAWN, (), accepted=())
         self._recorded = Recorded(self._compute, device, pool=pool, warm=warm)
         if helper is not None and not warm and device.type == "cuda":
@@ -196,6 +200,10 @@ class VerifyPass:
         numbers = self._told.read(told)
         return Checked(tokens=numbers[:rows], token_ids=numbers[rows : 2 * rows], counts=numbers[2 * rows :])
 
+    def read_guesses(self) -> list[int]:
+        """The rows' own tokens, the last replay's guesses filled in; does not wait for their check."""
+        return self._guessed.read(self._recorded.result.token_ids)
+
     def follow(self, following: Tensor, kept: Tensor) -> None:
         """Let the draft model follow the last replay with other tokens; int64 [T], [S], see Helper.follow."""
         helper, outputs = self._helper, self._recorded.result.outputs
@@ -218,13 +226,14 @@ class VerifyPass:
             guesses = helper.propose(batch, count=batch.width - 1, draws=self._draws)
             token_ids = with_guesses(batch.token_ids, guesses, self._sources, vocab_size=self._vocab_size)
             batch = dataclasses.replace(batch, token_ids=token_ids)
+            self._guessed.mark()
         outputs: Tensor | None = None
         if helper is None:
             logits = self._decoder.verify(batch, self._cache)
         else:
             logits, outputs = helper.verify(batch, self._cache)
         if not self._draws_here:
-            return _Computed(logits, outputs, None)
+            return _Computed(logits, batch.token_ids, outputs, None)
         tokens, counts = ops.draw_drafts(
             logits[:, : self._vocab_size],
             self._settings,
@@ -238,9 +247,9 @@ class VerifyPass:
         # not to pinned memory: what a capture used must not be freed while another is made
         told = torch.cat((tokens, batch.token_ids, counts))
         if outputs is None:
-            return _Computed(logits, None, told)
+            return _Computed(logits, batch.token_ids, None, told)
         following = torch.where(self._following < 0, tokens, self._following)
-        return _Computed(logits, outputs, told, following, self._certain + counts)
+        return _Computed(logits, batch.token_ids, outputs, told, following, self._certain + counts)
 
     @torch.inference_mode()
     def _follow(self) -> None:

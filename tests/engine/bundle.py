@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from sparkle.drafting.acceptance import Acceptance
 from sparkle.drafting.combined import Combined
+from sparkle.drafting.forced import Forced
 from sparkle.drafting.proposer import Proposer
 from sparkle.engine.draft_choice import DraftChoice
 from sparkle.engine.engine import Engine, EngineLimits, PassRunner
@@ -17,14 +18,19 @@ from sparkle.engine.runner import Model, Runner
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.scheduler import Scheduler
 from sparkle.engine.settings import Device, EngineSettings, Sizes
+from sparkle.engine.shape_masks import ShapeMasks
+from sparkle.engine.shapes import Shapes
 from sparkle.model.cache import SequenceCache
 from sparkle.model.config import ModelConfig
 from sparkle.schemas.answer import Channel
 from sparkle.schemas.job import Job, Sampling
+from sparkle.text.endings import Endings
+from sparkle.text.shape import Shape
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.proposers import Widest
 from tests.engine.small_model import config_for
 
+CPU = torch.device("cpu")
 GREEDY = Sampling(temperature=0.0)
 SETTINGS = EngineSettings(slots=4, pass_tokens=32, page_tokens=8, kv_tokens=1024, threads=1)
 
@@ -45,9 +51,16 @@ class Bundle:
         assert self.held is not None
         return self.held
 
-    def submit(self, job: Job, prompt: Sequence[int] | None = None, *, answered: Sequence[int] = ()) -> Frame:
+    def submit(
+        self,
+        job: Job,
+        prompt: Sequence[int] | None = None,
+        *,
+        answered: Sequence[int] = (),
+        shape: Shape | None = None,
+    ) -> Frame:
         """Submit a job whose prompt is given or is its `prompt_tokens`."""
-        return self.engine.submit(job, prompt or job.prompt_tokens or [], answered)
+        return self.engine.submit(job, prompt or job.prompt_tokens or [], answered, shape)
 
     def step(self) -> None:
         """One pass; its frames go to their answers, whose deltas must join up."""
@@ -56,10 +69,10 @@ class Bundle:
             self.answers.setdefault(frame.job, Answer()).add(frame)
         self.scheduler.check_integrity()
 
-    def run(self, *jobs: Job) -> list[Answer]:
-        """Submit all, run until nothing is left, and return their answers in order."""
+    def run(self, *jobs: Job, shapes: Mapping[str, Shape] | None = None) -> list[Answer]:
+        """Submit all, run until nothing is left, and return their answers in order; `shapes` by job."""
         for job in jobs:
-            assert isinstance(self.submit(job), Accepted)
+            assert isinstance(self.submit(job, shape=(shapes or {}).get(job.id)), Accepted)
         while self.engine.has_work:
             self.step()
         return [self.answers[job.id] for job in jobs]
@@ -121,13 +134,13 @@ def bundle(
         num_pages=sizes.num_pages,
         page_tokens=sizes.page_tokens,
         num_slots=sizes.state_slots,
-        device=torch.device("cpu"),
+        device=CPU,
         dtype=torch.float32,
     )
     runner = Runner(
         model,
         cache,
-        Sampler(tokenizer.vocab_size),
+        sampler_for(config, tokenizer, sizes),
         max_pages=max_pages(config, sizes),
     )
     built = engine_around(runner, config, tokenizer, sizes, proposer, clock)
@@ -158,15 +171,36 @@ def engine_around(
         vocab_size=tokenizer.vocab_size,
         end_tokens=config.end_tokens,
     )
+    shapes = Shapes(
+        rows=config.vocab_size,
+        end_tokens=config.end_tokens,
+        find_ending=Endings(tokenizer, rows=config.vocab_size).find,
+    )
+    proposers: dict[str, Proposer] = {"forced": Forced(shapes.forced)}
     drafts = DraftChoice(
-        Combined({} if proposer is None else {"test": proposer}),
+        Combined(proposers if proposer is None else {**proposers, "test": proposer}),
         Widest(),
         Acceptance(sizes.draft_tokens),
         draft_tokens=sizes.draft_tokens,
         draft_model=runner.draft_model,
+        count_allowed=shapes.count_allowed,
     )
-    engine = Engine(scheduler, runner, tokenizer, limits, drafts, clock, unix_clock=clock)
+    engine = Engine(scheduler, runner, tokenizer, limits, drafts, shapes, clock, unix_clock=clock)
     return Bundle(engine, scheduler, tokenizer)
+
+
+def sampler_for(
+    config: ModelConfig, tokenizer: Tokenizer, sizes: Sizes, device: torch.device = CPU
+) -> Sampler:
+    """A sampler that can keep answers to shapes."""
+    masks = ShapeMasks(
+        rows=config.vocab_size,
+        end_tokens=config.end_tokens,
+        most_masks=sizes.slots * (1 + sizes.draft_tokens),
+        threads=1,
+        device=device,
+    )
+    return Sampler(tokenizer.vocab_size, masks)
 
 
 def max_pages(config: ModelConfig, sizes: Sizes) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 
 from sparkle.engine.loaded_gpu import LoadedGpu
-from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, default_model
 from sparkle.engine.stopwatch import Stopwatch
 from sparkle.model.config import ModelConfig, read_config
 from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import Bundle, engine_around, max_pages
+from tests.engine.bundle import Bundle, engine_around, max_pages, sampler_for
 
 
 def load(settings: EngineSettings, device: torch.device) -> tuple[Bundle, LoadedGpu]:
@@ -30,5 +29,6 @@ def load(settings: EngineSettings, device: torch.device) -> tuple[Bundle, Loaded
 
 def engine_of(made: LoadedGpu, config: ModelConfig, tokenizer: Tokenizer) -> Bundle:
     """An engine that runs its passes with what was made."""
-    runner = made.runner(Sampler(tokenizer.vocab_size), max_pages=max_pages(config, made.sizes))
+    sampler = sampler_for(config, tokenizer, made.sizes, made.device)
+    runner = made.runner(sampler, max_pages=max_pages(config, made.sizes))
     return engine_around(runner, config, tokenizer, made.sizes)
