@@ -19,6 +19,7 @@ from sparkle.model.commands.checkpoint import checkpoint
 from sparkle.producers.commands.ask import ask
 from sparkle.producers.commands.batch import batch
 from sparkle.producers.commands.demo import demo
+from sparkle.producers.commands.drain import drain
 from sparkle.producers.commands.gateway import gateway
 from sparkle.producers.commands.options import Invocation
 from sparkle.producers.commands.status import status
@@ -85,7 +86,10 @@ app.command("ask")(ask)
 app.command("batch")(batch)
 app.command("status")(status)
 app.add_typer(topology, name="topology")
-app.command("worker")(worker)
+workers = typer.Typer(invoke_without_command=True)
+workers.callback()(worker)
+workers.command("drain")(drain)
+app.add_typer(workers, name="worker")
 app.command("gateway")(gateway)
 app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(kernels, name="kernels")

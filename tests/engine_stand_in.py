@@ -7,6 +7,7 @@ pace_ms=5       time before each token             crash_after=3   the process e
 think=2         tokens of reasoning first          fail=too_long   the job fails with this code
 text_chars=9    characters a token                 retryable=1     ... and may be tried again
 silent=1        nothing is ever written            skip_at=2       a token is left out: a faulty engine
+hang_after=3    the process stops at that token, and is there
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import os
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ from sparkle.engine.frames import (
     Failed,
     Finished,
     Frame,
+    Ping,
+    Pong,
     Ready,
     Shutdown,
     Submit,
@@ -84,6 +88,7 @@ class Script:
     silent: int = 0
     crash_after: int = -1
     skip_at: int = -1
+    hang_after: int = -1
     fail: str = ""
     retryable: int = 0
 
@@ -98,6 +103,7 @@ class Script:
             silent=int(words.get("silent", "0")),
             crash_after=int(words.get("crash_after", "-1")),
             skip_at=int(words.get("skip_at", "-1")),
+            hang_after=int(words.get("hang_after", "-1")),
             fail=words.get("fail", ""),
             retryable=int(words.get("retryable", "0")),
         )
@@ -126,6 +132,8 @@ class Child:
                 case EndConversation():
                     # it keeps nothing
                     pass
+                case Ping():
+                    self._send(Pong())
                 case Shutdown():
                     return
                 case _:
@@ -181,6 +189,9 @@ class Child:
             if index == script.crash_after:
                 await self._writer.drain()
                 os._exit(CRASH_CODE)
+            if index == script.hang_after:
+                await self._writer.drain()
+                time.sleep(3_600.0)  # noqa: ASYNC251 - nothing else goes on either
             if index == script.skip_at:
                 continue
             channel = Channel.REASONING if index < script.think else Channel.ANSWER

@@ -16,6 +16,7 @@ from sparkle.engine.frames import (
     CancelRequest,
     EndConversation,
     Frame,
+    Ping,
     Ready,
     Refused,
     Shutdown,
@@ -29,7 +30,10 @@ from sparkle.errors import ConfigError, EngineExited
 
 
 class EngineProcess:
-    """One engine process. `start`, then `submit` and `cancel` while one task reads `frames`, then `stop`."""
+    """One engine process. `start`, then `submit` and `cancel` while one task reads `frames`, then `stop`.
+
+    Where it has ended by itself, `restart` and `frames` anew.
+    """
 
     def __init__(self, model: Path, settings: EngineSettings, *, start_timeout_s: float = 600.0) -> None:
         self._model = model
@@ -91,6 +95,34 @@ class EngineProcess:
         self._ready = frame
         return frame
 
+    async def restart(self) -> Ready:
+        """Start it anew after its end, or in place of one that hangs. Raises what `start` raises."""
+        await self.stop(grace_s=0.0)
+        self._stopping = False
+        self._ready = None
+        self.exited.clear()
+        try:
+            return await self.start()
+        except asyncio.CancelledError:
+            # one that loads takes no frame in
+            await self.stop(grace_s=0.0)
+            raise
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has said that it is ready, and has not ended since."""
+        return self._ready is not None and not self.exited.is_set()
+
+    def ping(self) -> None:
+        """Ask it for a sign of life: a frame comes once the pass that runs has ended."""
+        self._write(Ping())
+
+    def kill(self) -> None:
+        """End it, whatever it does; `frames` then raises EngineExited."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
     async def submit(self, frame: Submit) -> None:
         """Give the engine a job; waits while it takes nothing in. Raises EngineExited where it has ended."""
         if not self._write(frame) or not await self._taken_in():
@@ -119,8 +151,7 @@ class EngineProcess:
             async with asyncio.timeout(grace_s):
                 await self.exited.wait()
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
         await self._watch
         if self._writer is not None:
             self._writer.close()

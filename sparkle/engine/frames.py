@@ -49,6 +49,20 @@ class EndConversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Worker to engine: say that passes go on."""
+
+    kind: ClassVar[str] = "ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """Engine to worker: the answer to a Ping, between two passes."""
+
+    kind: ClassVar[str] = "pong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     """Worker to engine: end the process."""
 
@@ -152,8 +166,8 @@ class Failed:
     retryable: bool
 
 
-ToEngine = Submit | CancelRequest | EndConversation | Shutdown
-ToWorker = Ready | Refused | Accepted | Delta | Finished | Failed | Cached
+ToEngine = Submit | CancelRequest | EndConversation | Ping | Shutdown
+ToWorker = Ready | Refused | Accepted | Delta | Finished | Failed | Cached | Pong
 Frame = ToEngine | ToWorker
 
 _KINDS: dict[str, type[Frame]] = {frame.kind: frame for frame in (*get_args(ToEngine), *get_args(ToWorker))}

@@ -15,6 +15,7 @@ from sparkle.engine.frames import (
     EndConversation,
     Failed,
     Frame,
+    Ping,
     Shutdown,
     Submit,
     body_length,
@@ -56,7 +57,7 @@ class Broken:
     error: Exception
 
 
-Order = Prepared | Failed | CancelRequest | EndConversation | Shutdown | Broken
+Order = Prepared | Failed | CancelRequest | EndConversation | Ping | Shutdown | Broken
 
 
 class Intake:
@@ -102,7 +103,7 @@ class Intake:
                 with self._lock:
                     self._pending.pop(frame.job, None)
                 self.orders.put(frame)
-            case EndConversation() | Shutdown():
+            case EndConversation() | Ping() | Shutdown():
                 self.orders.put(frame)
             case _:
                 raise EngineError(f"frame of kind {frame.kind} is for the worker, not for the engine")

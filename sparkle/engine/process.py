@@ -23,6 +23,8 @@ from sparkle.engine.frames import (
     EndConversation,
     Failed,
     Frame,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Shutdown,
@@ -108,6 +110,8 @@ def serve(engine: Engine, orders: SimpleQueue[Order], send: Callable[[Sequence[F
                     engine.end_conversation(order.tenant, order.conversation)
                 case Failed():
                     frames.append(order)
+                case Ping():
+                    frames.append(Pong())
                 case Prepared():
                     frames.append(engine.submit(order.job, order.prompt, order.answered, order.shape))
         written = engine.step()

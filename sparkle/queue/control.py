@@ -8,11 +8,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sparkle.errors import ConfigError, InvalidMessage, NotConnected
+from sparkle.errors import ConfigError, InvalidMessage, NotConnected, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Cancel, EndConversation, Heartbeat
+from sparkle.schemas.names import require_name
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ MAX_WORKERS = 4_096
 
 
 class ControlFeed:
-    """Tells a worker of cancels and ended conversations as they are published.
+    """Tells a worker of cancels and ended conversations as they are published, and when it is to end.
 
     Tombstones tell of earlier cancels; what a worker keeps of a conversation goes in time by itself.
     """
@@ -33,12 +34,16 @@ class ControlFeed:
     def __init__(
         self,
         connection: Connection,
+        worker: str,
         *,
         on_cancel: Callable[[str, str], None],
         on_conversation_end: Callable[[str, str], None],
+        on_drain: Callable[[], None],
     ) -> None:
-        """Both get the tenant, then job or conversation, and ignore what this worker does not know."""
+        """The first two get the tenant, then job or conversation, and ignore what is not known here."""
         self._connection = connection
+        self._worker = worker
+        self._on_drain = on_drain
         self._on_cancel = on_cancel
         self._on_conversation_end = on_conversation_end
         self._subscriptions: list[Subscription] = []
@@ -48,6 +53,7 @@ class ControlFeed:
         for subject, take in (
             (subjects.cancel("*", "*"), self._take_cancel),
             (subjects.end_conversation("*", "*"), self._take_conversation_end),
+            (subjects.drain(self._worker), self._take_drain),
         ):
             self._subscriptions.append(await self._connection.subscribe(subject, take))
 
@@ -70,6 +76,25 @@ class ControlFeed:
         if decode(envelope.payload, EndConversation).conversation != conversation:
             raise InvalidMessage("conversation: not the one of the subject")
         self._on_conversation_end(tenant, conversation)
+
+    async def _take_drain(self, envelope: Envelope) -> None:
+        self._on_drain()
+        if envelope.reply:
+            await self._connection.publish(envelope.reply, b"")
+
+
+async def drain_worker(connection: Connection, worker: str) -> None:
+    """Tell a worker to hand its jobs over and end; returns once it has begun to.
+
+    Raises ConfigError when no worker of this name is there, PublishUncertain when it does not answer.
+    """
+    require_name("worker", worker)
+    try:
+        await connection.request(subjects.drain(worker))
+    except TopologyMissing:
+        raise ConfigError(
+            f"no worker named {worker} is connected; `sparkle status` shows the names of those that are"
+        ) from None
 
 
 class HeartbeatSender:

@@ -134,6 +134,7 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             subjects.cancel("*", "*"),
             subjects.end_conversation("*", "*"),
             subjects.resend(name),
+            subjects.drain(name),
             subjects.offer(region, name),
         ),
         # an offer's answer goes to another worker's inbox
@@ -169,6 +170,7 @@ def _operator(own: str, region: str) -> Permissions:
             *declares,
             f"$JS.API.CONSUMER.INFO.{subjects.JOBS_STREAM}.*",
             f"$JS.API.CONSUMER.CREATE.{subjects.JOBS_STREAM}.*",
+            subjects.drain("*"),
         ),
         subscribe=(own, subjects.heartbeat(region), "$JS.EVENT.ADVISORY.>"),
     )

@@ -7,6 +7,7 @@ answered.<tenant>.<job>                 ANSWERED  how far an answer has come who
 reply.<tenant>.<job>                    live      chunks, and what the job's worker asks its producer
 ctl.end.<tenant>.<conversation>         live      tells all workers to forget a conversation
 ctl.<worker>.resend                     live      asks a worker for lost chunks
+ctl.<worker>.drain                      live      tells a worker to hand its jobs over and end
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
 offer.<region>.<worker>                 live      asks a worker to take a follow-up
@@ -126,6 +127,11 @@ def end_conversation(tenant: str, conversation: str) -> str:
 def resend(worker: str) -> str:
     """Where a worker is asked for lost chunks."""
     return f"ctl.{worker}.resend"
+
+
+def drain(worker: str) -> str:
+    """Where an operator tells a worker to end."""
+    return f"ctl.{worker}.drain"
 
 
 def bell(region: str, priority: str = "*") -> str:

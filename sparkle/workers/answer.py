@@ -7,6 +7,7 @@ from typing import Any
 from sparkle.engine.frames import Delta, Finished
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import Alternative, Channel, Chunk, Result, TokenLogprobs, Usage
+from sparkle.schemas.answered import Answered
 
 
 class AnswerSoFar:
@@ -29,6 +30,16 @@ class AnswerSoFar:
     def num_tokens(self) -> int:
         """Tokens written."""
         return len(self._tokens)
+
+    def record(self, strikes: int) -> Answered:
+        """All of it, for the worker that goes on."""
+        return Answered(
+            job=self._job,
+            attempt=self._attempt,
+            tokens=self._tokens,
+            logprobs=self._logprobs,
+            strikes=strikes,
+        )
 
     def add(self, delta: Delta) -> None:
         """Take the next delta. Raises EngineError if it does not go on where the last one ended."""

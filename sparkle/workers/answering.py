@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
-from sparkle.errors import FailureCode
+from sparkle.errors import EngineExited, FailureCode
 from sparkle.schemas.answer import Failure, Result, Usage
+from sparkle.schemas.answered import Answered
 from sparkle.schemas.job import Job
 from sparkle.workers.answer import AnswerSoFar
 from sparkle.workers.coalesce import Coalescer
 from sparkle.workers.job_times import JobTimes
 from sparkle.workers.known import Known
+from sparkle.workers.probation import CLEARED_TOKENS
 from sparkle.workers.station import Station
 
-JobEvent = Accepted | Delta | Finished | Failed | CancelRequest
-"""What can happen to a running job: frames of its engine, or its producer's cancel."""
+
+@dataclass(frozen=True, slots=True)
+class EngineEnded:
+    """The engine process has ended."""
+
+
+JobEvent = Accepted | Delta | Finished | Failed | CancelRequest | EngineEnded
+"""What can happen to a running job: frames of its engine, the engine's end, or its producer's cancel."""
 
 
 def used_so_far(times: JobTimes, answering: Answering | None, now_s: float) -> Usage:
@@ -64,7 +73,8 @@ class Answering:
         self._coalescer = Coalescer(station.settings.chunk_window_ms / 1000)
         self.prompt_tokens = 0
         """Of the job, once the engine has counted them."""
-        self._in_engine = False
+        self.in_engine = False
+        """Whether the engine has the job, or may have it."""
 
     async def run(self) -> Result | Failure:
         """The engine's end of the job, or the deadline's; the engine's slot is free afterwards.
@@ -75,8 +85,9 @@ class Answering:
         submit = Submit(job=self._job.id, payload=self._payload, answered=self._known.tokens)
         try:
             async with asyncio.timeout(left_s):
+                await self._station.probation.enter(self._job.id, self._known.strikes)
                 # before the await: should it be cut short, the engine may have the job
-                self._in_engine = True
+                self.in_engine = True
                 await self._station.engine.submit(submit)
                 return await self._follow()
         except TimeoutError:
@@ -85,7 +96,8 @@ class Answering:
                 f"the deadline passed after {self._answer.num_tokens} tokens of the answer",
             )
         finally:
-            if self._in_engine:
+            self._station.probation.clear(self._job.id)
+            if self.in_engine:
                 self._station.engine.cancel(self._job.id)
 
     async def flush(self) -> None:
@@ -95,6 +107,16 @@ class Answering:
             if isinstance(event, Delta):
                 await self._take(event)
         await self._send(self._coalescer.flush(asyncio.get_running_loop().time()))
+
+    @property
+    def strikes(self) -> int:
+        """How often in a row an engine has ended with this job in it, and no more tokens came of it."""
+        new_tokens = self._answer.num_tokens - len(self._known.tokens)
+        return 0 if new_tokens >= CLEARED_TOKENS else self._known.strikes
+
+    def record(self, strikes: int) -> Answered:
+        """What is written, for the worker that goes on."""
+        return self._answer.record(strikes)
 
     @property
     def num_tokens(self) -> int:
@@ -114,13 +136,16 @@ class Answering:
                 case Delta():
                     await self._take(event)
                 case Finished():
-                    self._in_engine = False
+                    self.in_engine = False
                     self._station.metrics.answer_finished(event.drafts, cached_tokens=event.cached_tokens)
                     await self._send(self._coalescer.flush(now_s))
                     return self._result(event, now_s)
                 case Failed():
-                    self._in_engine = False
+                    self.in_engine = False
                     return self._failed(event.code, event.message, retryable=event.retryable)
+                case EngineEnded():
+                    self.in_engine = False
+                    raise EngineExited("the engine process has ended")
                 case CancelRequest():
                     return self._failed(
                         FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"
@@ -129,6 +154,8 @@ class Answering:
     async def _take(self, delta: Delta) -> None:
         now_s = asyncio.get_running_loop().time()
         self._answer.add(delta)
+        if self.strikes == 0:
+            self._station.probation.clear(self._job.id)
         if delta.tokens and delta.first_index >= len(self._known.tokens):
             self._times.token_came(now_s)
         if delta.tokens and delta.first_index + len(delta.tokens) <= self._known.producer_tokens:

@@ -37,7 +37,10 @@ def worker(
     ] = None,
     drain_s: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="How long running jobs may take to finish. Default: 300"),
+        typer.Option(
+            metavar="SECONDS",
+            help="How long running jobs may take to finish before they are handed over. Default: 0",
+        ),
     ] = None,
     metered: Annotated[
         bool | None,
@@ -54,11 +57,12 @@ def worker(
 
         sparkle worker --region eu --nats nats://queue.example:4222 --model /models/qwen --metrics-port 9100
 
-    The first SIGTERM or SIGINT drains: no new job is taken, running ones finish, the exit code is 0. A second
-    one hands running jobs back to the queue at once.
+    SIGTERM, SIGINT and `sparkle worker drain NAME` end it: no new job is taken, running ones go to other
+    workers within a second, which go on at the next token; the exit code is 0. With --drain-s they may finish
+    here first, until a second signal comes.
 
-    Exit codes: 0 told to end, 2 settings or model cannot be used, 3 the engine process ended, 4 the queue
-    cannot be reached, 5 the streams are not declared (`sparkle topology apply`).
+    Exit codes: 0 told to end, 2 settings or model cannot be used, 3 the engine process ended and could not be
+    started again, 4 the queue cannot be reached, 5 the streams are not declared (`sparkle topology apply`).
 
     These and all others can also stand in the tables `worker` and `engine` of `sparkle --config FILE`, or in
     the environment as SPARKLE_WORKER_REGION, SPARKLE_ENGINE_CACHE_S and so on; docs/settings.md has them.
@@ -72,6 +76,8 @@ def worker(
         "metered": metered,
         "metrics_port": metrics_port,
     }
+    if context.invoked_subcommand is not None:
+        return
     # only here is loaded what a worker needs, and a producer's install has not
     from sparkle.workers.lifecycle import exit_code
 

@@ -28,10 +28,11 @@ from sparkle.workers.admission import (
     read_job,
     refusal,
 )
-from sparkle.workers.answering import Answering, JobEvent, used_so_far
+from sparkle.workers.answering import Answering, EngineEnded, JobEvent, used_so_far
 from sparkle.workers.ending import store_end, usage_record
 from sparkle.workers.job_times import JobTimes
 from sparkle.workers.known import NOTHING, Known, known_of
+from sparkle.workers.probation import MAX_STRIKES
 from sparkle.workers.station import Station
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,6 @@ _FOR_OPERATORS = (
     *(FailureCode.UNKNOWN_KEY, FailureCode.NOT_AUTHENTIC, FailureCode.ENCRYPTION_REQUIRED),
 )
 _MAX_RETRY_DELAY_S = 30.0
-# by then this worker takes no more jobs: one given back at once could come straight back to it
-_ENGINE_GONE_DELAY_S = 2.0
 
 
 class JobRun:
@@ -55,6 +54,8 @@ class JobRun:
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._attempt = lease.attempt
         self._answering: Answering | None = None
+        self._strikes: int | None = None
+        self._had_strikes = False
         self._times = self._begin_times()
         self._payload = b""
 
@@ -66,8 +67,17 @@ class JobRun:
         """The queue took this worker for dead, or has lost the job and got it anew; it goes on as it is."""
         self._lease.adopt(delivery)
 
+    def engine_ended(self) -> bool:
+        """The engine has ended; whether the job was in it, and will now find its own way."""
+        if self._answering is None or not self._answering.in_engine:
+            return False
+        job = self.address.job
+        self._strikes = self._station.probation.strikes_after(job, self._answering.strikes)
+        self.happen(EngineEnded())
+        return True
+
     async def run(self) -> None:
-        """Bring the job to its end. Cancelled, or with EngineExited, it hands the job back and raises."""
+        """Bring the job to its end; where its engine has ended, or it is cancelled, hand it back."""
         async with self._lease.hold():
             try:
                 if await self._went_home():
@@ -81,8 +91,7 @@ class JobRun:
                 await self._give_back(0.0)
                 raise
             except EngineExited:
-                await self._give_back(_ENGINE_GONE_DELAY_S)
-                raise
+                await self._without_engine()
             finally:
                 self._station.seals.let_go(self.address.tenant, self.address.job)
 
@@ -105,6 +114,7 @@ class JobRun:
                 return job
             known = await self._known(job) if self._lease.delivery.is_repeated else NOTHING
             self._attempt = max(self._attempt, known.attempt + 1)
+            self._had_strikes = known.strikes > 0
             refused = check_deliveries(
                 self.address, self._lease.attempt, known.attempt, self._station.settings.max_deliveries
             )
@@ -222,10 +232,21 @@ class JobRun:
             end, self._used(end), self.address, worker=self._station.worker, unix_s=time.time()
         )
 
+    async def _without_engine(self) -> None:
+        """The engine ended with this job in it: another one may do better, but not for ever."""
+        if (self._strikes or 0) < MAX_STRIKES:
+            await self._give_back(0.0)
+            return
+        reason = f"{self._strikes} times in a row the engine ended with this job in it; not tried again"
+        await self._conclude(self._refusal(FailureCode.POISON_JOB, reason))
+
     async def _give_back(self, delay_s: float) -> None:
         """Hand the message to whoever pulls next; the chunks sent so far can be asked for a while longer."""
         if self._answering is not None:
             await self._answering.flush()
+            strikes = self._answering.strikes if self._strikes is None else self._strikes
+            if strikes or self._had_strikes:
+                await self._station.records.store(self.address.tenant, self._answering.record(strikes))
         self._station.replies.leave(self.address.job)
         self._station.records.leave(self.address.tenant, self.address.job)
         try:

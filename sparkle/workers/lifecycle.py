@@ -1,7 +1,8 @@
 """Where the worker is in its life, what signals do to it, and how it ends. Knows no job and no queue.
 
 STARTING ─▶ READY ─▶ DRAINING ─▶ end
-A first SIGTERM or SIGINT drains: nothing new is taken, running jobs finish. A second one hands them back.
+A first SIGTERM or SIGINT drains: nothing new is taken, running jobs are handed over, or finish where they are
+given time for it. A second one hands over what still runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ExitCode(IntEnum):
 
     OK = 0  #: asked to end, and did
     UNUSABLE = 2  #: the settings or the model cannot be used: starting again will not help
-    ENGINE_EXITED = 3  #: the engine process ended; jobs were handed back
+    ENGINE_EXITED = 3  #: the engine process ended, and starting it again failed; jobs were handed back
     DISCONNECTED = 4  #: no server, or the connection ended for good
     TOPOLOGY_MISSING = 5  #: the streams are not declared
 

@@ -36,6 +36,11 @@ class WorkerMetrics:
         self.resumed = Counter(
             "sparkle_jobs_resumed", "Jobs that another attempt had begun", registry=self.registry
         )
+        self.engine_restarts = Counter(
+            "sparkle_engine_restarts",
+            "How often the engine process was started again",
+            registry=self.registry,
+        )
         self.handed_back = Counter(
             "sparkle_jobs_handed_back", "Jobs given back to the queue", registry=self.registry
         )

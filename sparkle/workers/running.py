@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished
-from sparkle.errors import EngineExited, InvalidMessage, QueueError
+from sparkle.errors import InvalidMessage, QueueError
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
 from sparkle.schemas.priority import PriorityClass
@@ -92,11 +92,21 @@ class RunningJobs:
         """Return when no job runs."""
         await self._idle.wait()
 
+    async def engine_ended(self) -> None:
+        """Give all running jobs back to the queue: the engine has ended with them, or before it had them."""
+        for run, task in list(self._runs.values()):
+            if not run.engine_ended():
+                task.cancel()
+        await self._until_given_back()
+
     async def hand_back(self) -> None:
         """Give all running jobs back to the queue, at once."""
-        tasks = [task for _, task in self._runs.values()]
-        for task in tasks:
+        for _, task in list(self._runs.values()):
             task.cancel()
+        await self._until_given_back()
+
+    async def _until_given_back(self) -> None:
+        tasks = [task for _, task in self._runs.values()]
         if tasks:
             # without a server there is nobody to give them to: the queue finds out by itself
             await asyncio.wait(tasks, timeout=_HAND_BACK_S)
@@ -107,9 +117,7 @@ class RunningJobs:
         if not self._runs:
             self._idle.set()
         if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, EngineExited):
-                log.error("job_run_failed", extra={"job": job, "error": type(error).__name__})
+            log.error("job_run_failed", extra={"job": job, "error": type(task.exception()).__name__})
         self._on_end()
 
     def _end_aside(self, fate: Coroutine[None, None, bool]) -> None:

@@ -37,8 +37,11 @@ class WorkerSettings:
     model: Path | None = None
     """The checkpoint's directory; None is the packaged sparkle-tiny."""
 
-    drain_s: float = 300.0
-    """After the first signal, running jobs may take this long before they are handed back."""
+    drain_s: float = 0.0
+    """After the first signal, running jobs may take this long to finish before they are handed over."""
+
+    pass_limit_s: float = 60.0
+    """An engine that takes longer for one pass hangs: it is ended and started again."""
 
     chunk_window_ms: float = 20.0
     """A token is sent at most this long after the engine wrote it."""
@@ -71,6 +74,7 @@ class WorkerSettings:
                 require_name(name, value)
         for name, low, high in (
             ("drain_s", 0.0, 86_400.0),
+            ("pass_limit_s", 0.1, 3_600.0),
             ("chunk_window_ms", 0.0, 60_000.0),
             ("follow_up_wait_ms", 0.0, 60_000.0),
             ("heartbeat_s", 0.01, HEARTBEAT_S),

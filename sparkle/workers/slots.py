@@ -34,13 +34,14 @@ class Slots:
         self._asked = asked
         self._kept = 0
         self._closed = False
+        self._paused = False
         # in the order of arrival
         self._waiting: list[_Waiting] = []
 
     @property
     def free(self) -> int:
-        """Slots for further jobs, those asked for included; none once closed."""
-        return 0 if self._closed else max(0, self.total - self._running() - self._kept)
+        """Slots for further jobs, those asked for included; none while paused, or once closed."""
+        return 0 if self._shut else max(0, self.total - self._running() - self._kept)
 
     def on_top(self, longer: int) -> int:
         """Jobs that may come where no slot is free, because `longer` of those that run are of longer classes.
@@ -48,7 +49,7 @@ class Slots:
         An eighth of all slots at most: they wait here until one gives way, and elsewhere a slot may be free.
         """
         more = self._running() + self._kept - self.total
-        return 0 if self._closed else max(0, min(longer, max(1, self.total // 8)) - more)
+        return 0 if self._shut else max(0, min(longer, max(1, self.total // 8)) - more)
 
     @property
     def waiting(self) -> int:
@@ -90,6 +91,19 @@ class Slots:
             if not first.granted.done():
                 self._kept += 1
                 first.settle(True)
+
+    def pause(self) -> None:
+        """Nothing is taken until `resume`; who waits goes on waiting."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Take jobs again."""
+        self._paused = False
+        self.freed()
+
+    @property
+    def _shut(self) -> bool:
+        return self._closed or self._paused
 
     def close(self) -> None:
         """Nothing more is taken; whoever waits is told so."""

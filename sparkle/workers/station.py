@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkle.engine.client import EngineProcess
 from sparkle.errors import NotConnected
@@ -15,6 +15,7 @@ from sparkle.queue.replies import ReplyStream
 from sparkle.queue.usage import send_usage, store_usage
 from sparkle.schemas.control import UsageRecord
 from sparkle.workers.metrics import WorkerMetrics
+from sparkle.workers.probation import Probation
 from sparkle.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Station:
     offers: Offers
     engine: EngineProcess
     metrics: WorkerMetrics
+    probation: Probation = field(default_factory=Probation)
 
     async def store_usage(self, record: UsageRecord) -> None:
         """Send a metering record and wait until it is stored. Raises QueueError, MessageTooLarge."""

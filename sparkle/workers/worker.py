@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable
 
 from sparkle.engine.frames import Accepted, Cached, Delta, Failed, Finished
@@ -12,6 +13,7 @@ from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
 from sparkle.schemas.priority import PriorityClass
+from sparkle.workers.engine_watch import EngineWatch
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.running import RunningJobs
 from sparkle.workers.slots import Slots
@@ -20,6 +22,8 @@ from sparkle.workers.station import Station
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 3.0
+_MAX_ENGINE_ENDS = 5
+_ENGINE_ENDS_S = 600.0
 
 
 class Worker:
@@ -45,9 +49,13 @@ class Worker:
         )
         self._control = ControlFeed(
             station.connection,
+            station.worker,
             on_cancel=self._running.cancel,
             on_conversation_end=station.engine.end_conversation,
+            on_drain=life.drain,
         )
+        self._watch = EngineWatch(station.engine, station.settings.pass_limit_s)
+        self._ends_s: deque[float] = deque(maxlen=_MAX_ENGINE_ENDS)
 
     def jobs(self) -> list[str]:
         """Ids of the jobs held now."""
@@ -62,7 +70,8 @@ class Worker:
         pulling = asyncio.create_task(self._puller.run(), name="pull")
         tasks = {
             pulling,
-            asyncio.create_task(self._route_frames(), name="route-frames"),
+            asyncio.create_task(self._serve_engine(), name="serve-engine"),
+            asyncio.create_task(self._watch.run(), name="watch-engine"),
             asyncio.create_task(self._watch_connection(), name="watch-connection"),
         }
         ending = asyncio.create_task(self._drain(), name="drain")
@@ -73,8 +82,9 @@ class Worker:
             log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots.total})
             await _first_end(ending, tasks)
         finally:
-            # first no more jobs come in: one handed back must not come straight back to this worker
             self._take_no_more()
+            # at once: what comes straight back, to a request that waits, is handed back at once as well
+            await self._running.hand_back()
             settling = asyncio.create_task(self._offers.stop(), name="settle-offers")
             await asyncio.wait({pulling, settling}, timeout=_SETTLE_S)
             await _cancel({settling})
@@ -83,7 +93,7 @@ class Worker:
             await _cancel({ending, *tasks})
 
     async def _drain(self) -> None:
-        """Once told to, take nothing new and wait until nothing runs, or until it shall be handed back."""
+        """Once told to, take nothing new; wait until nothing runs, or until what does is to go."""
         await self._life.draining.wait()
         self._take_no_more()
         log.info("worker_draining", extra={"worker": self._station.worker, "running": len(self._running)})
@@ -101,13 +111,37 @@ class Worker:
         finally:
             await _cancel(waits)
 
+    async def _serve_engine(self) -> None:
+        """Route its frames; where it ends, hand its jobs back and start it again. Raises EngineExited."""
+        while True:
+            try:
+                await self._route_frames()
+            except EngineExited as error:
+                log.error("engine_ended", extra={"how": str(error), "running": len(self._running)})
+                await self._start_engine_again(error)
+
     async def _route_frames(self) -> None:
         async for frame in self._station.engine.frames:
+            self._watch.heard()
             if isinstance(frame, Accepted | Delta | Finished | Failed):
                 self._running.frame(frame)
             elif isinstance(frame, Cached):
                 self._station.metrics.cached(frame)
-        raise EngineExited("the engine process ended; its jobs go back to the queue")
+        raise EngineExited("the engine process was stopped")
+
+    async def _start_engine_again(self, error: EngineExited) -> None:
+        self._slots.pause()
+        await self._running.engine_ended()
+        now_s = asyncio.get_running_loop().time()
+        if len(self._ends_s) == self._ends_s.maxlen and now_s - self._ends_s[0] < _ENGINE_ENDS_S:
+            # it is not a job: a machine, or a GPU, that another process cannot mend
+            raise error
+        self._ends_s.append(now_s)
+        ready = await self._station.engine.restart()
+        self._station.metrics.engine_restarts.inc()
+        log.info("engine_restarted", extra={"load_s": round(ready.load_s, 3)})
+        self._slots.resume()
+        self._puller.wake()
 
     async def _watch_connection(self) -> None:
         await self._station.connection.closed.wait()

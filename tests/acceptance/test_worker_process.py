@@ -33,7 +33,7 @@ async def producer(connection: Connection) -> Producer:
     return Producer(connection)
 
 
-async def test_sigterm_finishes_the_running_job_and_ends_with_nought(
+async def test_given_time_sigterm_finishes_the_running_job_and_ends_with_nought(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
     async with worker_process(*stand_in(nats_server)) as worker:
@@ -81,21 +81,36 @@ async def test_kill_9_of_a_worker_ends_its_engine_and_loses_nothing(
     assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
 
 
-async def test_kill_9_of_the_engine_hands_jobs_back_and_ends_with_3(
-    producer: Producer, nats_server: LocalServer, eventually: Eventually
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_an_engine_process_that_ends_is_started_again(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually, how: signal.Signals
 ) -> None:
-    async with worker_process(*stand_in(nats_server)) as first:
+    async with worker_process(*stand_in(nats_server)) as worker:
         jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=60)) for _ in range(3)]
         await eventually(lambda: all(watched.chunks for watched in jobs))
-        os.kill(first.engine_pid(), signal.SIGKILL)
-        assert await first.exit_code() == ExitCode.ENGINE_EXITED
-    assert first.events().count("job_handed_back") == 3
-    assert "SIGKILL" in first.lines[-1]
-    async with worker_process(*stand_in(nats_server)):
+        os.kill(worker.engine_pid(), how)
         for watched in jobs:
             result = await watched.result()
             assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+            assert watched.tokens(attempt=1) + watched.tokens(attempt=2) == result.tokens
         await producer.until_empty()
+    assert worker.events().count("job_handed_back") == 3
+    assert worker.events().count("engine_restarted") == 1
+
+
+async def test_sigterm_hands_the_job_to_another_process_which_goes_on(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with worker_process(*stand_in(nats_server, "--name", "w-1", "--drain-s", "0")) as first:
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=100))
+        await eventually(lambda: watched.chunks)
+        first.process.send_signal(signal.SIGTERM)
+        assert await first.exit_code() == ExitCode.OK
+    async with worker_process(*stand_in(nats_server, "--name", "w-2")):
+        result = await watched.result()
+        await producer.until_empty()
+    assert (result.worker, result.tokens) == ("w-2", tokens_of(watched.job))
+    assert [token for chunk in watched.read for token in chunk.tokens] == result.tokens
 
 
 async def test_a_thousand_jobs_are_each_answered_once(producer: Producer, nats_server: LocalServer) -> None:

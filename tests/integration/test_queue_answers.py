@@ -252,8 +252,10 @@ async def test_a_cancel_reaches_running_workers_and_those_to_come(
     worker = await Connection.open(ConnectionSettings(url=nats_server.url))
     control = ControlFeed(
         worker,
+        "w1",
         on_cancel=lambda tenant, name: cancelled.append((tenant, name)),
         on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
+        on_drain=lambda: None,
     )
     await control.start()
     assert await worker.echo(5.0)
@@ -283,8 +285,10 @@ async def test_the_end_of_a_conversation_reaches_all_workers(
     for worker in workers:
         control = ControlFeed(
             worker,
+            "w1",
             on_cancel=lambda _, __: pytest.fail("nothing was cancelled"),
             on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
+            on_drain=lambda: None,
         )
         await control.start()
         assert await worker.echo(5.0)
@@ -310,8 +314,10 @@ async def test_an_end_that_names_another_conversation_than_its_subject_is_passed
     ended: list[str] = []
     control = ControlFeed(
         connection,
+        "w1",
         on_cancel=lambda _, __: None,
         on_conversation_end=lambda _, conversation: ended.append(conversation),
+        on_drain=lambda: None,
     )
     await control.start()
     subject = subjects.end_conversation("acme", "ours")
@@ -327,8 +333,10 @@ async def test_a_cancel_that_names_another_job_than_its_subject_is_passed_over(
     job, other, cancelled = new_job_id(), new_job_id(), list[str]()
     control = ControlFeed(
         connection,
+        "w1",
         on_cancel=lambda _, job: cancelled.append(job),
         on_conversation_end=lambda _, __: None,
+        on_drain=lambda: None,
     )
     await control.start()
     await connection.publish(subjects.cancel("acme", job), encode(Cancel(job=other)))

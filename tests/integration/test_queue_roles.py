@@ -108,8 +108,10 @@ async def test_each_can_do_its_part(
     await replies.start()
     control = ControlFeed(
         worker,
+        "w1",
         on_cancel=lambda _, job: cancelled.append(job),
         on_conversation_end=lambda tenant, name: conversations.append((tenant, name)),
+        on_drain=lambda: None,
     )
     await control.start()
     job = Job(prompt="x", tenant="acme", region="local")

@@ -13,6 +13,7 @@ import pytest_asyncio
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import (
     CheckpointError,
+    ConfigError,
     EngineExited,
     FailureCode,
     NotConnected,
@@ -22,7 +23,7 @@ from sparkle.errors import (
 from sparkle.queue import topology
 from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.connection import Connection, ConnectionSettings
-from sparkle.queue.control import HeartbeatSender
+from sparkle.queue.control import HeartbeatSender, drain_worker
 from sparkle.queue.handover import Offers
 from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.local import LocalServer
@@ -30,6 +31,7 @@ from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Result
+from sparkle.schemas.answered import Answered
 from sparkle.schemas.codec import encode
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
@@ -50,10 +52,40 @@ async def producer(connection: Connection) -> Producer:
     return Producer(connection)
 
 
-async def test_draining_finishes_what_runs_and_takes_nothing_new(
+async def test_draining_hands_what_runs_to_another_worker_which_goes_on(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
-    async with at_work(nats_server.url) as worker:
+    # one of each class has a request that waits: what is handed over comes straight back to some
+    engine = StandInEngine(slots=8)
+    async with (
+        at_work(nats_server.url, name="w-2", engine=StandInEngine(slots=8)),
+        at_work(nats_server.url, name="w-1", engine=engine) as first,
+    ):
+        jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=80)) for _ in range(6)]
+        await eventually(lambda: all(watched.tokens() for watched in jobs))
+        mine = [watched for watched in jobs if watched.chunks[0].worker == "w-1"]
+        await drain_worker(producer.connection, "w-1")
+        await first.end()
+        for watched in jobs:
+            result = await watched.result()
+            assert result.worker == "w-2"
+            assert result.tokens == tokens_of(watched.job)
+            assert [token for chunk in watched.read for token in chunk.tokens] == result.tokens
+            assert (result.attempt > 1) is (watched in mine)
+        await producer.until_empty()
+
+
+async def test_a_worker_that_is_not_there_cannot_drain(connection: Connection) -> None:
+    with pytest.raises(ConfigError, match="no worker named w-9 is connected"):
+        await drain_worker(connection, "w-9")
+    with pytest.raises(ConfigError, match="worker"):
+        await drain_worker(connection, "w.9")
+
+
+async def test_given_time_a_drain_finishes_what_runs_and_takes_nothing_new(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with at_work(nats_server.url, drain_s=60.0) as worker:
         running = await producer.submit(make_job("pace_ms=20", max_tokens=50))
         await eventually(lambda: running.chunks)
         worker.life.interrupt()
@@ -67,7 +99,7 @@ async def test_draining_finishes_what_runs_and_takes_nothing_new(
 async def test_a_second_signal_hands_running_jobs_to_another_worker(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
-    async with at_work(nats_server.url, name="w-1") as first:
+    async with at_work(nats_server.url, name="w-1", drain_s=60.0) as first:
         watched = await producer.submit(make_job("pace_ms=20", max_tokens=80))
         await eventually(lambda: len(watched.tokens()) >= 3)
         first.life.interrupt()
@@ -93,31 +125,82 @@ async def test_a_drain_that_takes_too_long_hands_back(producer: Producer, nats_s
     assert watched.ends == []
 
 
-async def test_a_job_survives_the_engines_death(
+async def test_an_engine_that_ends_is_started_again_and_its_jobs_go_on(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with at_work(nats_server.url) as worker:
+        jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=60)) for _ in range(3)]
+        await eventually(lambda: all(watched.chunks for watched in jobs))
+        os.kill(worker.engine.pid, signal.SIGKILL)
+        for watched in jobs:
+            result = await watched.result()
+            assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+            assert watched.tokens(attempt=1) + watched.tokens(attempt=2) == result.tokens
+        await producer.until_empty()
+    events = [record.message for record in caplog.records]
+    assert events.count("job_handed_back") == 3
+    assert events.count("engine_restarted") == 1
+
+
+@pytest.mark.parametrize("stop", ["hang_after=3", "SIGSTOP"])
+async def test_an_engine_that_hangs_is_ended_and_started_again(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually, stop: str
+) -> None:
+    async with at_work(nats_server.url, pass_limit_s=0.4) as worker:
+        pid = worker.engine.pid
+        if stop == "SIGSTOP":
+            watched = await producer.submit(make_job("pace_ms=50", max_tokens=30))
+            await eventually(lambda: watched.chunks)
+            os.kill(pid, signal.SIGSTOP)
+            assert (await watched.result()).tokens == tokens_of(watched.job)
+        else:
+            watched = await producer.submit(make_job(stop))
+            failure = await watched.failure()
+            assert failure.code is FailureCode.POISON_JOB
+        await producer.until_empty()
+        assert worker.engine.pid != pid
+
+
+async def test_a_job_that_ends_three_engines_is_given_up_and_no_other(
     producer: Producer, nats_server: LocalServer, eventually: Eventually
 ) -> None:
-    # all classes have a waiting request: what is handed back must not come straight back to this worker
-    async with at_work(nats_server.url, engine=StandInEngine(slots=8), ends_with=EngineExited) as worker:
-        watched = await producer.submit(make_job("pace_ms=20", max_tokens=60))
-        await eventually(lambda: watched.chunks)
-        os.kill(worker.engine.pid, signal.SIGKILL)
-    async with at_work(nats_server.url):
-        result = await watched.result()
+    async with at_work(nats_server.url) as worker:
+        others = [await producer.submit(make_job("pace_ms=20", max_tokens=60)) for _ in range(3)]
+        await eventually(lambda: all(watched.chunks for watched in others))
+        poison = await producer.submit(make_job("crash_after=2"))
+        failure = await poison.failure()
+        for watched in others:
+            assert (await watched.result()).tokens == tokens_of(watched.job)
         await producer.until_empty()
-    assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
-    assert watched.tokens(attempt=1) + watched.tokens(attempt=2) == result.tokens
+        assert worker.engine.returncode is None
+    assert failure.code is FailureCode.POISON_JOB
+    assert failure.message == "3 times in a row the engine ended with this job in it; not tried again"
 
 
-async def test_a_job_that_ends_every_engine_is_given_up(producer: Producer, nats_server: LocalServer) -> None:
-    watched = await producer.submit(make_job("crash_after=0"))
-    for _ in range(2):
-        async with at_work(nats_server.url, max_deliveries=3, ends_with=EngineExited) as worker:
-            pass
-        assert worker.engine.returncode == CRASH_CODE
-    async with at_work(nats_server.url, max_deliveries=3):
-        failure = await watched.failure()
+async def test_strikes_go_along_to_the_next_worker(producer: Producer, nats_server: LocalServer) -> None:
+    job = make_job("crash_after=2")
+    watched = await producer.watch(job)
+    told = Answered(job=job.id, attempt=1, tokens=[], strikes=2)
+    await AnswerRecords(producer.connection).store(TENANT, told)
+    await producer.publisher.publish(job, PriorityClass.P0, publication=2)
+    async with at_work(nats_server.url) as worker:
+        pid = worker.engine.pid
+        assert (await watched.failure()).code is FailureCode.POISON_JOB
         await producer.until_empty()
-    assert (failure.code, failure.attempt) == (FailureCode.POISON_JOB, 3)
+        # once was enough
+        assert worker.engine.pid != pid
+
+
+async def test_engines_that_end_over_and_over_end_the_worker(
+    producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with at_work(nats_server.url, ends_with=EngineExited):
+        for _ in range(2):
+            await (await producer.submit(make_job("crash_after=0"))).failure()
+    events = [record.message for record in caplog.records]
+    assert events.count("engine_ended") == events.count("engine_restarted") + 1 == 6
 
 
 async def test_a_result_arrives_after_the_server_was_away(

@@ -54,6 +54,7 @@ def invoke(*arguments: str, stdin: str | None = None, env: dict[str, str] | None
         ("checkpoint random", "sparkle checkpoint random --shape 27b"),
         ("kernels build", "sparkle kernels build --model"),
         ("worker", "sparkle worker --region eu --nats"),
+        ("worker drain", "sparkle worker drain gpu-7-3f2a1c"),
         ("gateway", "sparkle gateway --no-keys"),
     ],
 )
@@ -69,7 +70,9 @@ def commands(group: TyperGroup, *path: str) -> list[str]:
     found: list[str] = []
     for name, command in group.commands.items():
         inner = commands(command, *path, name) if isinstance(command, TyperGroup) else []
-        found += inner or [" ".join((*path, name))]
+        # a group that does something without a command is one itself
+        alone = [] if inner and not getattr(command, "invoke_without_command", False) else [name]
+        found += [*(" ".join((*path, one)) for one in alone), *inner]
     return found
 
 

@@ -20,6 +20,7 @@ from sparkle.producers.answer_view import TextView
 from sparkle.producers.asking import ask, chat_job
 from sparkle.producers.client import Client
 from sparkle.queue.connection import Connection
+from sparkle.queue.control import ControlFeed
 from sparkle.queue.local import LocalServer
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel
@@ -303,3 +304,24 @@ async def test_a_watch_ends_with_ctrl_c(commands: Commands) -> None:
     process.send_signal(signal.SIGINT)
     ended = await commands.end(process)
     assert (ended.code, ended.err) == (130, "")
+
+
+async def test_drain_reaches_the_worker_and_says_so_where_there_is_none(
+    commands: Commands, connection: Connection
+) -> None:
+    drained = asyncio.Event()
+    control = ControlFeed(
+        connection,
+        "w-1",
+        on_cancel=lambda _tenant, _job: None,
+        on_conversation_end=lambda _tenant, _name: None,
+        on_drain=drained.set,
+    )
+    await control.start()
+    ended = await commands.run("worker", "drain", "w-1")
+    assert (ended.code, ended.out) == (0, "w-1 takes nothing more and hands its jobs over\n")
+    assert drained.is_set()
+    await control.stop()
+    ended = await commands.run("worker", "drain", "w-1")
+    assert ended.code == 2
+    assert ended.err.startswith("sparkle: no worker named w-1 is connected; `sparkle status` shows")
