@@ -33,6 +33,7 @@ from sparkle.engine.frames import (
 from sparkle.engine.intake import Broken, Intake, Order, Prepared
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, ConfigError
+from sparkle.quiet.logs import log_to_stderr
 from sparkle.quiet.process import keep_content_in
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace, connection: socket.socket) -> None:
     settings = settings_of(arguments)
+    log_to_stderr(settings.log_level.number)
     started_s = time.monotonic()
     # torch takes a good part of the start: its import is timed, and settings are refused before it
     from sparkle.engine.assemble import assemble

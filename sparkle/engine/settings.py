@@ -11,6 +11,7 @@ from sparkle.engine.buckets import MAX_ROWS
 from sparkle.engine.plan import MAX_DRAFT_TOKENS
 from sparkle.errors import ConfigError
 from sparkle.model.shapes import bundled_checkpoint
+from sparkle.quiet.logs import LogLevel
 
 GPU_PASS_TOKENS = 8448
 """66 tiles of 128 rows, as many as half of the H200's multiprocessors: no product leaves any without work."""
@@ -170,6 +171,9 @@ class EngineSettings:
 
     prompt_threads: int = 2
     """Threads that turn jobs into prompts beside the step loop."""
+
+    log_level: LogLevel = LogLevel.INFO
+    """From which events on the engine's process tells them: ids and counts at every level."""
 
     kernel_cache: Path | None = None
     """Where compiled kernels are kept; None is Triton's own place. `sparkle kernels build` fills it."""

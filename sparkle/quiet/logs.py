@@ -5,10 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from enum import StrEnum
 
 from sparkle.quiet.failures import kind_of, place_of
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class LogLevel(StrEnum):
+    """From which events on a process tells them."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """As `logging` has it."""
+        return logging.getLevelNamesMapping()[self.name]
 
 
 class EventFormatter(logging.Formatter):

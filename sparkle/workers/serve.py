@@ -34,7 +34,7 @@ def serve(
     engine_settings = load(EngineSettings, "engine", file=file, environ=environ, flags=engine_flags)
     model = settings.model or default_model()
     require_checkpoint(model)
-    keep_content_in()
+    keep_content_in(settings.log_level.number)
     asyncio.run(_until_ended(settings, EngineProcess(model, engine_settings)))
 
 

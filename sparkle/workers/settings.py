@@ -13,6 +13,7 @@ from sparkle.errors import ConfigError
 from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.control import HEARTBEAT_S
 from sparkle.queue.key_ring import EncryptionSettings
+from sparkle.quiet.logs import LogLevel
 from sparkle.schemas.names import require_name
 
 _MAX_PORT = 65_535
@@ -61,6 +62,9 @@ class WorkerSettings:
     metered: bool = False
     """Whether a job ends only once its usage record is stored, however long the metering account is away;
     without it records are sent, and one can get lost."""
+
+    log_level: LogLevel = LogLevel.INFO
+    """From which events on they are told: ids and counts at every level."""
 
     metrics_port: int | None = None
     """Where Prometheus reads the metrics, on 127.0.0.1 alone; None serves none, 0 takes a free port."""

@@ -12,7 +12,7 @@ import pytest
 
 from sparkle.errors import EngineError
 from sparkle.quiet.failures import kind_of, place_of
-from sparkle.quiet.logs import EventFormatter
+from sparkle.quiet.logs import EventFormatter, LogLevel
 
 
 def raised(error: Exception) -> Exception:
@@ -77,6 +77,11 @@ def test_of_a_librarys_event_only_its_logger_and_error_are_told() -> None:
     told = line(record)
     assert (told["event"], told["logger"], told["error"]) == ("library_event", "jinja2", "KeyError")
     assert "secret" not in str(told)
+
+
+@pytest.mark.parametrize("level", LogLevel)
+def test_a_level_is_loggings_own(level: LogLevel) -> None:
+    assert logging.getLevelName(level.number) == level.value.upper()
 
 
 def test_sparkle_is_told_from_info_on_and_libraries_from_warnings_on() -> None:
