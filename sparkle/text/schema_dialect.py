@@ -54,6 +54,8 @@ def dialect_of(schema: object) -> Dialect:
 
 def check_dialect(schema: Mapping[str, object], path: str, dialect: Dialect) -> None:
     """Raises UnsupportedSchema for what means something else in `dialect` than it does to the compiler."""
+    if path and "$id" in schema:
+        raise UnsupportedSchema(f"schema: {path}/$id changes what references mean; keep it at the root")
     if path and "$schema" in schema:
         raise UnsupportedSchema(f"schema: {path}/$schema may change what is meant; keep it at the root")
     if dialect <= Dialect.DRAFT_7 and "$ref" in schema and _HOLDS & schema.keys():

@@ -130,14 +130,41 @@ def test_a_reference_must_name_a_schema_in_the_schema(reference: object) -> None
         check_schema(schema, LIMITS)
 
 
-@pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b%25~0", "#/items/anyOf/0", "#/prefixItems/1"])
+@pytest.mark.parametrize("reference", ["#", "#/$defs/a~1b%25~0", "#/items", "#/prefixItems/1"])
 def test_a_reference_may_name_any_schema_in_it_also_its_own(reference: str) -> None:
     schema: dict[str, object] = {
-        "items": {"anyOf": [{"$ref": reference}]},
+        "items": {"items": {"$ref": reference}},
         "$defs": {"a/b%~": {}},
         "prefixItems": [{}, True],
     }
     assert check_schema(schema, LIMITS) == schema
+
+
+REPEATING: list[dict[str, object]] = [
+    {"$ref": "#"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [True, {"$ref": "#/$defs/a"}]}}},
+    {"items": {"allOf": [{"oneOf": [{"$ref": "#/items"}]}]}},
+    {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]},
+]
+
+
+@pytest.mark.parametrize("schema", REPEATING)
+def test_a_reference_that_leads_back_to_itself_says_nothing(schema: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedSchema, match=r"^schema: .*/\$ref leads back to itself; put an array"):
+        check_schema(schema, LIMITS)
+
+
+def test_one_that_leads_back_by_way_of_an_array_or_object_does() -> None:
+    for inside in (
+        {"items": {"$ref": "#"}},
+        {"properties": {"a": {"$ref": "#"}}},
+        {"prefixItems": [{"$ref": "#"}]},
+    ):
+        schema: dict[str, object] = {"anyOf": [{"type": "null"}, inside]}
+        assert check_schema(schema, LIMITS) == schema
+    twice: dict[str, object] = {"allOf": [{"$ref": "#/$defs/a"}] * 2, "$defs": {"a": {}}}
+    assert check_schema(twice, LIMITS) == twice
 
 
 def test_an_inner_id_is_refused() -> None:
