@@ -23,6 +23,7 @@ from sparkle.producers.commands.drain import drain
 from sparkle.producers.commands.gateway import gateway
 from sparkle.producers.commands.options import Invocation
 from sparkle.producers.commands.status import status
+from sparkle.producers.commands.tenants import tenants
 from sparkle.producers.commands.topology import topology
 from sparkle.producers.commands.up import up
 from sparkle.quiet.process import keep_content_in
@@ -31,7 +32,20 @@ from sparkle.workers.kernels_command import kernels
 
 DISTRIBUTION = "sparkle-inference"
 
-TABLES = ("client", "bus", "encryption", "rates", "outbox", "gateway", "topology", "worker", "engine")
+TABLES = (
+    "client",
+    "bus",
+    "encryption",
+    "rates",
+    "outbox",
+    "gateway",
+    "topology",
+    "metering",
+    "meter_bus",
+    "usage",
+    "worker",
+    "engine",
+)
 """What a file of settings may have."""
 
 _TABLES_IN_WORDS = ", ".join(f"[{name}]" for name in TABLES)
@@ -86,6 +100,7 @@ app.command("ask")(ask)
 app.command("batch")(batch)
 app.command("status")(status)
 app.add_typer(topology, name="topology")
+app.add_typer(tenants, name="tenants")
 workers = typer.Typer(invoke_without_command=True)
 workers.callback()(worker)
 workers.command("drain")(drain)

@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Self
 
 from sparkle.errors import ConfigError, EngineExited
-from sparkle.queue import topology
+from sparkle.queue import topology, usage_streams
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import WorkerRoster
 from sparkle.queue.local import LocalServer, LocalServerSettings
 from sparkle.queue.server_process import find_binary
 from sparkle.queue.topology import TopologySettings
+from sparkle.queue.usage_streams import UsageSettings
 from sparkle.schemas.control import Heartbeat, WorkerState
 
 WORKER_MODULES = ("torch", "tokenizers", "safetensors", "jinja2")
@@ -50,6 +51,9 @@ class LocalServiceSettings:
     config: Path | None = None
     """The worker's file of settings; region and queue are ours."""
 
+    keep: Path | None = None
+    """Where tenants and usage records lie, to be there the next time; None forgets them at the end."""
+
     show_worker_log: bool = False
     """Whether the worker writes its log to our stderr, and its memory plan to our stdout."""
 
@@ -61,7 +65,7 @@ class LocalService:
         """`on_stage` is told in a few words what has been reached."""
         self._settings = settings
         self._on_stage = on_stage
-        self._server = LocalServer(LocalServerSettings(port=settings.port))
+        self._server = LocalServer(LocalServerSettings(port=settings.port, folder=settings.keep))
         self._worker: asyncio.subprocess.Process | None = None
         self._last_lines: deque[str] = deque(maxlen=5)
         self._reader: asyncio.Task[None] | None = None
@@ -84,6 +88,7 @@ class LocalService:
             connection = await Connection.open(ConnectionSettings(url=self.url, name="sparkle-local"))
             try:
                 await topology.apply(connection, TopologySettings(regions=self._settings.region))
+                await self._declare_metering()
                 self._on_stage(f"streams and consumers of region {self._settings.region} declared")
                 await self._start_worker()
                 ready = await self._until_ready(connection)
@@ -122,9 +127,16 @@ class LocalService:
         code = await self._worker.wait()
         raise EngineExited(f"the worker ended with code {code}{self._words()}")
 
+    async def _declare_metering(self) -> None:
+        meter = await Connection.open(ConnectionSettings(url=self._server.meter_url, name="sparkle-local"))
+        try:
+            await usage_streams.declare(meter, UsageSettings())
+        finally:
+            await meter.close()
+
     async def _start_worker(self) -> None:
         config = [] if self._settings.config is None else ["--config", str(self._settings.config)]
-        arguments = [*config, "worker", "--region", self._settings.region, "--nats", self.url]
+        arguments = [*config, "worker", "--region", self._settings.region, "--nats", self.url, "--metered"]
         if self._settings.model is not None:
             arguments += ["--model", str(self._settings.model)]
         self._worker = await asyncio.create_subprocess_exec(

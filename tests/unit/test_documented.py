@@ -15,11 +15,13 @@ from sparkle.cli import TABLES
 from sparkle.engine.settings import Device, EngineSettings
 from sparkle.producers.gateway.metrics import GatewayMetrics
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.outbox import OutboxTiming
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.bus_access import BusAccess
 from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.queue.streams import TopologySettings
+from sparkle.queue.usage_streams import UsageSettings
 from sparkle.schemas.priority import ServiceRates
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.settings import WorkerSettings
@@ -33,6 +35,9 @@ SETTINGS: dict[str, Any] = {
     "outbox": OutboxTiming(),
     "gateway": GatewaySettings(),
     "topology": TopologySettings(),
+    "metering": MeteringSettings(),
+    "meter_bus": BusAccess(),
+    "usage": UsageSettings(),
     "worker": WorkerSettings(region="eu"),
     "engine": EngineSettings(),
 }
@@ -79,7 +84,9 @@ def test_every_setting_is_on_the_page_and_no_other(table: str) -> None:
 def test_the_defaults_on_the_page_are_true(table: str) -> None:
     settings = SETTINGS[table]
     for name, (default, _) in rows(table).items():
-        if table != "bus" and (table not in ("worker", "encryption") or name not in IN_WORDS):
+        if table not in ("bus", "meter_bus") and (
+            table not in ("worker", "encryption") or name not in IN_WORDS
+        ):
             value = getattr(settings, name)
             assert default == in_words(value), name
 

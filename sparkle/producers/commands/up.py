@@ -21,17 +21,24 @@ def up(
         Path | None,
         typer.Option(metavar="DIR", help="The checkpoint's directory. Default: the bundled sparkle-tiny."),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, help="Keep tenants, keys and usage here for next time."),
+    ] = None,
 ) -> None:
     """Run a whole service on this machine: a nats-server, its streams, one worker.
 
-    The server listens on 127.0.0.1 only and keeps everything in memory: what waits in it is gone when it
-    ends. Ctrl-C ends both. The worker reads the tables `worker` and `engine` of `sparkle --config FILE`.
+    The server listens on 127.0.0.1 only and keeps all jobs and answers in memory: what waits in it is gone
+    when it ends, and so are tenants and what they used, unless `--keep` says where they lie. Ctrl-C ends
+    both. The worker reads the tables `worker` and `engine` of `sparkle --config FILE`.
 
     Examples:
 
         sparkle up
 
         sparkle up --port 0 --region eu --model /models/sparkle-27b
+
+        sparkle up --keep ~/.sparkle
 
     Exit codes: 1 the worker ended, 2 something is not installed, 3 the server does not start or ended, 130
     after Ctrl-C.
@@ -45,6 +52,6 @@ def up(
 
     config = config_of(context)
     settings = LocalServiceSettings(
-        port=port, region=region, model=model, config=config, show_worker_log=True
+        port=port, region=region, model=model, config=config, keep=keep, show_worker_log=True
     )
     raise typer.Exit(run(run_service(settings, Console(highlight=False))))

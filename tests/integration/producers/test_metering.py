@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import logging
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from rich.console import Console
 
 from sparkle.errors import AllowanceSpent, ConfigError, KeyRefused, QueueError, RateLimited
 from sparkle.producers.metering.account import Account, MonthUsage
 from sparkle.producers.metering.accounts import AccountFile
+from sparkle.producers.metering.administering import Administration
 from sparkle.producers.metering.metering import Metering, open_metering
 from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.metering.tenant import Limits, Tenant
 from sparkle.producers.metering.tenant_book import TenantBook
+from sparkle.producers.metering.tenant_changes import TenantChanges
+from sparkle.producers.metering.usage_rows import Form
 from sparkle.queue import usage_streams
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.key_values import KeyValues
@@ -266,3 +272,44 @@ async def test_a_workers_records_come_by_themselves(
     assert [(month.jobs, month.prompt_tokens, month.completion_tokens) for month in months] == [
         (1, used.prompt_tokens, used.completion_tokens)
     ]
+
+
+def administration(server: LocalServer, hand: HandClock) -> tuple[Administration, io.StringIO, io.StringIO]:
+    out, notes = io.StringIO(), io.StringIO()
+    consoles = Console(file=out, width=200), Console(file=notes, width=200)
+    return Administration(MeteringSettings(nats=server.meter_url), *consoles, hand.clock), out, notes
+
+
+async def test_an_administrator_adds_changes_rotates_and_looks(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    hand = HandClock()
+    they, out, notes = administration(nats_server, hand)
+
+    async def said(command: Awaitable[int]) -> str:
+        assert await command == 0
+        text = out.getvalue()
+        out.seek(0)
+        out.truncate()
+        return text
+
+    assert "USAGE            created" in await said(they.init(UsageSettings()))
+    assert "KV_meter         unchanged" in await said(they.init(UsageSettings()))
+    first = (await said(they.add(Tenant(name="acme", region="local", allowance_tokens=100)))).strip()
+    assert first not in notes.getvalue()
+    assert "shown once" in notes.getvalue()
+    changed = await said(they.change("acme", TenantChanges(allowance="2000").of))
+    assert "2,000" in changed
+    second = (await said(they.rotate("acme", old_keys_s=60.0))).strip()
+    await store_usage(connection, usage_record(job_id(1), 30, 4))
+    usage = await said(they.usage([], month="2026-11", form=Form.CSV))
+    assert usage.splitlines()[1] == "acme,2026-11,1,30,0,4,34,2000"
+    listed = await said(they.show(Form.JSON))
+    assert [key["id"] for key in json.loads(listed)[0]["keys"]] == [first[11:23], second[11:23]]
+    shown = await said(they.show(Form.TABLE)) + await said(they.usage(["acme"], month=None, form=Form.TABLE))
+    assert "2026-11" in shown
+    assert first[24:] not in shown + listed + changed
+    with pytest.raises(ConfigError, match="there is no tenant other"):
+        await they.usage(["other"], month=None, form=Form.TABLE)
+    with pytest.raises(ConfigError, match="month is '2026-13'"):
+        await they.usage([], month="2026-13", form=Form.TABLE)
