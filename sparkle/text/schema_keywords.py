@@ -6,7 +6,7 @@ a name that is written twice as two, and drops a character that it cannot write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import cast
 
@@ -49,7 +49,8 @@ def check_keywords(schema: Mapping[str, object], path: str, limits: SchemaLimits
         raise UnsupportedSchema(f"schema: {path}/{keyword} cannot be enforced; leave it out")
     for keyword in sorted(NUMBERS & schema.keys()):
         _check_number(schema[keyword], f"{path}/{keyword}")
-    _check_given(schema, path)
+    _check_given(schema, path, limits)
+    _check_names(schema, limits)
     _check_count(schema, path)
     _check_format(schema, path)
     _check_multiple(schema.get("multipleOf"), limits)
@@ -67,19 +68,20 @@ def check_pattern(pattern: str, limits: SchemaLimits) -> None:
     )
 
 
-def _check_given(schema: Mapping[str, object], path: str) -> None:
+def _check_given(schema: Mapping[str, object], path: str, limits: SchemaLimits) -> None:
     """The values that `enum` and `const` give, numbers and texts in them at any depth."""
     for keyword in ("enum", "const"):
         waiting = [schema.get(keyword)]
         while waiting:
             value = waiting.pop()
             if isinstance(value, Mapping):
-                waiting.extend(cast(Mapping[str, object], value).values())
+                held = cast(Mapping[str, object], value)
+                waiting.extend([*held, *held.values()])
             elif isinstance(value, list):
                 waiting.extend(cast(list[object], value))
             else:
                 _check_number(value, f"{path}/{keyword}")
-                _check_text(value, f"{path}/{keyword}")
+                _check_text(value, f"{path}/{keyword}", limits)
 
 
 def _check_number(value: object, path: str) -> None:
@@ -89,8 +91,19 @@ def _check_number(value: object, path: str) -> None:
         )
 
 
-def _check_text(value: object, path: str) -> None:
-    if isinstance(value, str) and not UNWRITABLE.isdisjoint(value):
+def _check_names(schema: Mapping[str, object], limits: SchemaLimits) -> None:
+    """Those of properties."""
+    for keyword in ("properties", "required"):
+        names = schema.get(keyword)
+        for name in cast(Iterable[object], names) if isinstance(names, dict | list) else ():
+            require_at_most("letters in one name", len(str(name)), limits.text_letters)
+
+
+def _check_text(value: object, path: str, limits: SchemaLimits) -> None:
+    if not isinstance(value, str):
+        return
+    require_at_most("letters in one text", len(value), limits.text_letters)
+    if not UNWRITABLE.isdisjoint(value):
         raise UnsupportedSchema(
             f"schema: {path} has a control character other than \\b, \\t, \\n, \\f and \\r, which answers do"
             " not hold; leave it out"

@@ -195,6 +195,8 @@ def test_what_is_no_schema_is_refused(schema: object) -> None:
         ("depth", nested(3), nested(4), "5 levels; at most 4"),
         ("values", {"a": [1, 2]}, {"a": [1, 2, 3]}, "6 values; at most 5"),
         ("enum_values", {"items": {"enum": [1]}}, {"enum": [1, 2, 3]}, "3 enum values; at most 2"),
+        ("text_letters", {"const": {"a": "b" * 30}}, {"enum": ["b" * 31]}, "31 letters in one text"),
+        ("text_letters", {"required": ["b" * 30]}, {"properties": {"b" * 31: True}}, "31 letters in one name"),
         ("ref_targets", chain(5), chain(6), r"6 schemas that \$ref names; at most 5"),
         ("ref_depth", chain(2, 3), chain(2, 4), "16 levels with its references followed; at most 13"),
         ("multiple_of", {"multipleOf": 2.5}, {"multipleOf": 0.026}, "26 as the digits of a .*; at most 25"),
@@ -204,7 +206,7 @@ def test_what_is_no_schema_is_refused(schema: object) -> None:
 )  # fmt: skip
 def test_each_limit_is_told_with_both_numbers(limit: str, fits: object, over: object, told: str) -> None:
     most = {"text_bytes": 52, "depth": 4, "values": 5, "enum_values": 2, "ref_targets": 5, "ref_depth": 13}
-    most |= {"multiple_of": 25, "pattern_letters": 4, "pattern_unrolled": 9}
+    most |= {"multiple_of": 25, "text_letters": 30, "pattern_letters": 4, "pattern_unrolled": 9}
     limits = replace(LIMITS, **{limit: most[limit]})
     assert check_schema(fits, limits) == fits
     with pytest.raises(GrammarTooComplex, match=told):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from sparkle.errors import MatcherFailed
 from sparkle.text.mask_filler import DraftMasks, MaskFiller, words_of
 from sparkle.text.matcher import Matcher
 from tests.text.matched import Vocabulary
@@ -58,7 +59,8 @@ class Walker:
         """Draw along a draft until another token is drawn than it has, and one behind it."""
         draft = draft[: matcher.count_allowed(draft)]
         failed = self._filler.fill([DraftMasks(matcher, 0, draft)], self._masks.data)
-        assert failed == []
+        if failed:
+            raise MatcherFailed("grammar: its state was lost in the middle of a walk")
         drawn: list[int] = []
         for place in range(len(draft) + 1):
             guess = draft[place] if place < len(draft) else None
