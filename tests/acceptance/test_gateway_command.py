@@ -77,13 +77,59 @@ async def test_it_answers_until_it_is_told_to_end(nats_server: LocalServer, conn
     assert b"secret-4711" not in log
 
 
+async def tenants(*arguments: str) -> str:
+    """What `sparkle tenants …` prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sparkle.cli", "tenants", *arguments),
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    return out.decode()
+
+
+async def test_a_tenants_key_lets_it_in_and_its_usage_is_shown(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    meter = ("--meter-nats", nats_server.meter_url)
+    assert "USAGE" in await tenants("init", *meter)
+    key = (await tenants("add", "acme", "--region", "local", "--allowance", "1_000", *meter)).strip()
+    flags = ("--region", "local", "--nats", nats_server.url, *meter)
+    async with at_work(nats_server.url, metered=True), gateway_process(*flags) as process:
+        url = await address(process)
+        async with AsyncOpenAI(base_url=url, api_key=f"{key}x", max_retries=0) as stranger:
+            with pytest.raises(openai.AuthenticationError):
+                await stranger.completions.create(model="stand-in", prompt="x")
+        async with AsyncOpenAI(base_url=url, api_key=key, max_retries=3) as client:
+            answer = await client.completions.create(model="stand-in", prompt="x", max_tokens=7)
+        process.send_signal(signal.SIGTERM)
+        _, log = await process.communicate()
+    assert process.returncode == 0
+    assert key.split("-", 3)[3].encode() not in log
+    assert answer.usage is not None
+    shown = (await tenants("usage", "acme", "--format", "csv", *meter)).splitlines()
+    used = answer.usage
+    assert shown[1].split(",")[2:] == [
+        "1",
+        f"{used.prompt_tokens}",
+        "0",
+        f"{used.completion_tokens}",
+        f"{used.total_tokens}",
+        "1000",
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
         (("--no-keys", "--host", "0.0.0.0"), 2, "no_keys with host 0.0.0.0"),
         (("--no-keys", "--nats", "nats://127.0.0.1:1"), 3, "no server at 127.0.0.1:1"),
+        (("--nats", "nats://127.0.0.1:1"), 3, "no server at 127.0.0.1:1"),
     ],
-    ids=["open to all", "no queue"],
+    ids=["open to all", "no queue", "no queue and keys"],
 )
 async def test_what_cannot_be_is_one_sentence(flags: tuple[str, ...], code: int, says: str) -> None:
     async with gateway_process(*flags) as process:

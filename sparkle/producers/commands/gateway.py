@@ -22,6 +22,14 @@ def gateway(
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port to listen on; 0 takes a free one. Default: 8080")
     ] = None,
+    meter_nats: Annotated[
+        str | None,
+        typer.Option(
+            "--meter-nats",
+            metavar="URL",
+            help="Where keys and allowances are. Default: that of `sparkle up`.",
+        ),
+    ] = None,
     no_keys: Annotated[
         bool, typer.Option("--no-keys", help="Let everybody on this machine ask, as one tenant.")
     ] = False,
@@ -29,7 +37,11 @@ def gateway(
 ) -> None:
     """Answer HTTP as OpenAI does, by way of the queue.
 
+    Keys are those of `sparkle tenants`, whose help says how to make one.
+
     Examples:
+
+        sparkle gateway --nats nats://queue.example:4222 --region eu --host 0.0.0.0
 
         sparkle gateway --no-keys
 
@@ -42,7 +54,7 @@ def gateway(
     SPARKLE_GATEWAY_MAX_TOKENS and so on; docs/settings.md has it.
     """
     flags = {"host": host, "port": port, "no_keys": no_keys or None}
-    _serve(config_of(context), flags, nats=nats, region=region, tenant=tenant)
+    _serve(config_of(context), flags, nats=nats, meter_nats=meter_nats, region=region, tenant=tenant)
 
 
 def _serve(
@@ -50,12 +62,14 @@ def _serve(
     flags: Mapping[str, object],
     *,
     nats: str | None,
+    meter_nats: str | None,
     region: str | None,
     tenant: str | None,
 ) -> None:
     """Be a gateway. Raises ConfigError without the extra `gateway`, else what `run_gateway` raises."""
     # loaded only when it is used: `sparkle --help` needs none of it
     from sparkle.config import environment, load
+    from sparkle.producers.metering.settings import read_metering
     from sparkle.producers.settings import read_settings
 
     try:
@@ -68,4 +82,5 @@ def _serve(
     environ = environment()
     client = read_settings(file, environ, nats=nats, region=region, tenant=tenant)
     settings = load(GatewaySettings, "gateway", file=file, environ=environ, flags=flags)
-    run_gateway(settings, client, typer.echo)
+    metering = read_metering(file, environ, nats=meter_nats)
+    run_gateway(settings, client, metering, typer.echo)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, ValidationError
 
 from sparkle.producers.gateway.faults import from_validation, invalid
+from sparkle.producers.metering.bound import most_tokens
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.message import ConversationId, Part
@@ -112,7 +113,7 @@ class Order:
     job: Job
     priority: PriorityClass
     most_tokens: int
-    """Prompt and answer together, as far as can be told without a tokenizer."""
+    """Prompt and answer together: a bound, told without a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +144,8 @@ def order(asked: Asked, fields: Mapping[str, object], defaults: Defaults) -> Ord
         job = Job.model_validate(given)
     except ValidationError as error:
         raise from_validation(error) from None
-    prompt_tokens = estimate_prompt_tokens(job)
-    own = classify(prompt_tokens, job.max_tokens, defaults.rates)
-    return Order(job, max(own, asked.priority or own), prompt_tokens + job.max_tokens)
+    own = classify(estimate_prompt_tokens(job), job.max_tokens, defaults.rates)
+    return Order(job, max(own, asked.priority or own), most_tokens(job))
 
 
 def orders(asked: Asked, fields: Mapping[str, object], count: int, defaults: Defaults) -> tuple[Order, ...]:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import uvicorn
@@ -20,6 +21,8 @@ from sparkle.producers.gateway.access import Access, OpenAccess
 from sparkle.producers.gateway.app import Bus, Gateway
 from sparkle.producers.gateway.http_protocol import bounded_http
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.producers.metering.metering import open_metering
+from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.settings import ClientSettings
 from sparkle.queue.connection import Connection
 from sparkle.queue.control import WorkerRoster
@@ -107,11 +110,17 @@ class Listening:
         await asyncio.shield(self._task)
 
 
-def run_gateway(settings: GatewaySettings, client: ClientSettings, say: Callable[[str], None]) -> None:
-    """Be a gateway until a signal. Raises ConfigError, NotConnected."""
-    if not settings.no_keys:
-        raise ConfigError("keys are not served yet; --no-keys lets everybody on this machine ask")
-    access = partial(open_access, client)
+def run_gateway(
+    settings: GatewaySettings,
+    client: ClientSettings,
+    metering: MeteringSettings,
+    say: Callable[[str], None],
+) -> None:
+    """Be a gateway until a signal.
+
+    Raises ConfigError, NotConnected, TopologyMissing where keys are asked for and nothing holds any.
+    """
+    access = partial(open_access, client) if settings.no_keys else partial(keyed_access, metering)
     keep_content_in()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, client, access, say))
@@ -120,11 +129,11 @@ def run_gateway(settings: GatewaySettings, client: ClientSettings, say: Callable
 async def _serve(
     settings: GatewaySettings,
     client: ClientSettings,
-    access: Callable[[], contextlib.AbstractAsyncContextManager[Access]],
+    access: Callable[[], contextlib.AbstractAsyncContextManager[Guard]],
     say: Callable[[str], None],
 ) -> None:
-    async with opened(client) as bus, access() as allowed:
-        gateway = Gateway(bus, allowed, settings, client)
+    async with opened(client) as bus, access() as guard:
+        gateway = Gateway(bus, guard.access, settings, client)
         async with Listening(gateway, settings) as listening:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,15 +141,15 @@ async def _serve(
             where = f"http://{settings.host}:{listening.port}/v1"
             log.info("gateway_listening", extra={"port": listening.port, "region": client.region})
             say(f"listening on {where}")
-            await _until_either_ends(listening, bus.connection)
+            await _until_one_ends(listening, bus.connection, *guard.connections)
     log.info("gateway_ended")
 
 
-async def _until_either_ends(listening: Listening, connection: Connection) -> None:
-    """Raises NotConnected when it was the queue's connection, which ended for good."""
+async def _until_one_ends(listening: Listening, *connections: Connection) -> None:
+    """Raises NotConnected when it was a connection, which ended for good."""
     ends: list[asyncio.Task[object]] = [
         asyncio.create_task(listening.until_ended()),
-        asyncio.create_task(connection.closed.wait()),
+        *(asyncio.create_task(connection.closed.wait()) for connection in connections),
     ]
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -148,15 +157,34 @@ async def _until_either_ends(listening: Listening, connection: Connection) -> No
         for end in ends:
             end.cancel()
         await asyncio.wait(ends)
-    if ends[1] in done:
-        raise NotConnected("the connection to the queue ended for good; start the gateway again")
+    if ends[0] not in done:
+        raise NotConnected("a connection to the queue ended for good; start the gateway again")
     ends[0].result()
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may ask, and the connections without which nobody can tell."""
+
+    access: Access
+    connections: tuple[Connection, ...] = ()
+
+
 @asynccontextmanager
-async def open_access(client: ClientSettings) -> AsyncGenerator[Access]:
+async def open_access(client: ClientSettings) -> AsyncGenerator[Guard]:
     """Everybody on this machine is the client's tenant."""
-    yield OpenAccess(tenant=client.tenant, region=client.region)
+    yield Guard(OpenAccess(tenant=client.tenant, region=client.region))
+
+
+@asynccontextmanager
+async def keyed_access(metering: MeteringSettings) -> AsyncGenerator[Guard]:
+    """Whoever has a tenant's key. Raises NotConnected, TopologyMissing."""
+    connection = await Connection.open(metering.connection("sparkle-gateway"))
+    try:
+        async with open_metering(connection, metering) as access:
+            yield Guard(access, (connection,))
+    finally:
+        await connection.close()
 
 
 def _listen(settings: GatewaySettings) -> socket.socket:

@@ -14,6 +14,7 @@ from sparkle.producers.gateway.chat_request import ChatRequest, chat_orders
 from sparkle.producers.gateway.completion_request import CompletionRequest, completion_orders
 from sparkle.producers.gateway.faults import ApiFault
 from sparkle.producers.gateway.response_request import ResponseRequest, response_order
+from sparkle.producers.metering.bound import most_tokens
 from sparkle.schemas.job import Sampling, Thinking
 from sparkle.schemas.priority import PriorityClass, ServiceRates
 
@@ -52,8 +53,8 @@ def test_a_plain_chat_takes_the_defaults() -> None:
     assert [(turn.role, turn.content) for turn in job.messages] == [("user", "x")]
     assert job.deadline_ms is not None
     assert 50 < job.deadline_ms / 1000 - time.time() <= 60
-    # 1 token of a prompt, and the answer
-    assert order.most_tokens == 513
+    # a bound: what the template writes at most around a turn and a letter, and the answer
+    assert order.most_tokens == most_tokens(job) == 256 + 32 + 1 + 512
 
 
 def test_every_field_of_sampling_arrives() -> None:
