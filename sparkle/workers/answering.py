@@ -17,6 +17,7 @@ from sparkle.schemas.answered import Answered
 from sparkle.schemas.job import Job
 from sparkle.workers.answer import AnswerSoFar
 from sparkle.workers.coalesce import Coalescer
+from sparkle.workers.consumer_watch import ConsumerWatch
 from sparkle.workers.job_times import JobTimes
 from sparkle.workers.known import Known
 from sparkle.workers.probation import CLEARED_TOKENS
@@ -28,8 +29,13 @@ class EngineEnded:
     """The engine process has ended."""
 
 
-JobEvent = Accepted | Delta | Finished | Failed | CancelRequest | EngineEnded
-"""What can happen to a running job: frames of its engine, the engine's end, or its producer's cancel."""
+@dataclass(frozen=True, slots=True)
+class ConsumerGone:
+    """Nobody waits for the answer any more."""
+
+
+JobEvent = Accepted | Delta | Finished | Failed | CancelRequest | ConsumerGone | EngineEnded
+"""What can happen to a running job: frames of its engine, the engine's end, its producer's cancel or end."""
 
 
 def used_so_far(times: JobTimes, answering: Answering | None, now_s: float) -> Usage:
@@ -75,6 +81,14 @@ class Answering:
         """Of the job, once the engine has counted them."""
         self.in_engine = False
         """Whether the engine has the job, or may have it."""
+        self._consumer = ConsumerWatch(
+            station.records,
+            tenant,
+            lambda: self.record(self.strikes),
+            lambda: events.put_nowait(ConsumerGone()),
+            away_s=station.settings.consumer_away_s,
+            detached=job.detached,
+        )
 
     async def run(self) -> Result | Failure:
         """The engine's end of the job, or the deadline's; the engine's slot is free afterwards.
@@ -83,6 +97,7 @@ class Answering:
         """
         left_s = None if self._job.deadline_ms is None else self._job.deadline_ms / 1000 - time.time()
         submit = Submit(job=self._job.id, payload=self._payload, answered=self._known.tokens)
+        watching = asyncio.create_task(self._consumer.run(), name="watch-consumer")
         try:
             async with asyncio.timeout(left_s):
                 await self._station.probation.enter(self._job.id, self._known.strikes)
@@ -96,6 +111,7 @@ class Answering:
                 f"the deadline passed after {self._answer.num_tokens} tokens of the answer",
             )
         finally:
+            watching.cancel()
             self._station.probation.clear(self._job.id)
             if self.in_engine:
                 self._station.engine.cancel(self._job.id)
@@ -107,6 +123,11 @@ class Answering:
             if isinstance(event, Delta):
                 await self._take(event)
         await self._send(self._coalescer.flush(asyncio.get_running_loop().time()))
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nobody was there to hear of the answer when its producer was last asked."""
+        return self._consumer.is_away
 
     @property
     def strikes(self) -> int:
@@ -146,6 +167,12 @@ class Answering:
                 case EngineEnded():
                     self.in_engine = False
                     raise EngineExited("the engine process has ended")
+                case ConsumerGone():
+                    away_s = self._station.settings.consumer_away_s
+                    return self._failed(
+                        FailureCode.CANCELLED,
+                        f"nobody waited for the answer for {away_s} s; a detached job is finished even so",
+                    )
                 case CancelRequest():
                     return self._failed(
                         FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"

@@ -245,7 +245,7 @@ class JobRun:
         if self._answering is not None:
             await self._answering.flush()
             strikes = self._answering.strikes if self._strikes is None else self._strikes
-            if strikes or self._had_strikes:
+            if strikes or self._had_strikes or self._answering.is_unheard:
                 await self._station.records.store(self.address.tenant, self._answering.record(strikes))
         self._station.replies.leave(self.address.job)
         self._station.records.leave(self.address.tenant, self.address.job)

@@ -63,6 +63,9 @@ class WorkerSettings:
     """Whether a job ends only once its usage record is stored, however long the metering account is away;
     without it records are sent, and one can get lost."""
 
+    consumer_away_s: float = 60.0
+    """A job is cancelled whose producer does not answer for this long, unless it is detached."""
+
     log_level: LogLevel = LogLevel.INFO
     """From which events on they are told: ids and counts at every level."""
 
@@ -79,6 +82,7 @@ class WorkerSettings:
         for name, low, high in (
             ("drain_s", 0.0, 86_400.0),
             ("pass_limit_s", 0.1, 3_600.0),
+            ("consumer_away_s", 0.1, 86_400.0),
             ("chunk_window_ms", 0.0, 60_000.0),
             ("follow_up_wait_ms", 0.0, 60_000.0),
             ("heartbeat_s", 0.01, HEARTBEAT_S),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import pytest
 import pytest_asyncio
 
 from sparkle.errors import FailureCode
+from sparkle.producers.client import Client
+from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
 from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.answers import AnswerFeed
@@ -13,14 +18,14 @@ from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
-from sparkle.schemas.answer import TokenLogprobs
+from sparkle.schemas.answer import Failure, Result, TokenLogprobs
 from sparkle.schemas.answered import Answered
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 from tests.conftest import Eventually
-from tests.engine_stand_in import text_of
-from tests.worker_at_work import REGION, TENANT, Producer, Watched, at_work, make_job, tokens_of
+from tests.engine_stand_in import StandInEngine, text_of
+from tests.worker_at_work import REGION, TENANT, WAIT_S, Producer, Watched, at_work, make_job, tokens_of
 
 
 @pytest_asyncio.fixture
@@ -148,3 +153,62 @@ async def test_deliveries_in_vain_are_counted_from_the_last_token(
     async with at_work(nats_server.url, max_deliveries=2):
         failure = await watched.failure()
     assert (failure.code, failure.attempt) == (FailureCode.POISON_JOB, 4)
+
+
+async def test_a_job_nobody_waits_for_is_cancelled_and_frees_its_slot(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    job = make_job("silent=1")
+    await producer.publisher.publish(job, PriorityClass.P0, publication=1)
+    async with at_work(nats_server.url, engine=StandInEngine(slots=1), consumer_away_s=0.2):
+        after = await producer.submit(make_job())
+        assert (await after.result()).tokens == tokens_of(after.job)
+        await producer.until_empty()
+    end = await producer.feed.stored_end(TENANT, job.id)
+    assert isinstance(end, Failure)
+    assert end.code is FailureCode.CANCELLED
+    assert end.message.startswith("nobody waited for the answer for 0.2 s")
+
+
+async def test_a_detached_job_is_finished_for_whoever_submits_it_again(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    job = make_job("pace_ms=20", max_tokens=50, detached=True)
+    await producer.publisher.publish(job, PriorityClass.P0, publication=1)
+    async with at_work(nats_server.url, consumer_away_s=0.1):
+        await producer.until_running()
+        await producer.until_empty()
+        settings = ClientSettings(nats=nats_server.url, region=REGION, tenant=TENANT)
+        async with await Client.open(settings) as client:
+            handle = await client.submit(job)
+            assert (await handle.result()).tokens == tokens_of(job)
+
+
+async def test_a_producer_that_waits_keeps_its_job(producer: Producer, nats_server: LocalServer) -> None:
+    async with at_work(nats_server.url, consumer_away_s=0.1):
+        watched = await producer.submit(make_job("pace_ms=20", max_tokens=40))
+        assert (await watched.result()).tokens == tokens_of(watched.job)
+
+
+async def test_while_its_producer_is_away_an_answer_is_stored_for_the_next_worker(
+    producer: Producer, nats_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    job = make_job("pace_ms=20", max_tokens=60, detached=True)
+    await producer.publisher.publish(job, PriorityClass.P0, publication=1)
+    records = AnswerRecords(producer.connection)
+    async with at_work(nats_server.url, consumer_away_s=0.1) as first:
+        async with asyncio.timeout(WAIT_S):
+            while (stored := await records.stored(TENANT, job.id)) is None:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        first.life.interrupt()
+        await first.end()
+    assert stored.tokens == tokens_of(job)[: len(stored.tokens)]
+    async with at_work(nats_server.url, consumer_away_s=0.1):
+        await producer.until_empty()
+    (resumed,) = [vars(record) for record in caplog.records if record.message == "job_resumed"]
+    assert resumed["tokens"] >= len(stored.tokens)
+    assert resumed["producer_there"] is False
+    end = await producer.feed.stored_end(TENANT, job.id)
+    assert isinstance(end, Result)
+    assert (end.tokens, end.attempt) == (tokens_of(job), 2)

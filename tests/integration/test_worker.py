@@ -239,7 +239,7 @@ async def test_heartbeats_tell_the_workers_life(
     heard = await Overheard.listen(producer.connection)
     # long between two beats: each state is told when it begins
     engine = StandInEngine(slots=3, load_ms=200)
-    async with at_work(nats_server.url, name="w-7", engine=engine, heartbeat_s=0.5) as worker:
+    async with at_work(nats_server.url, name="w-7", engine=engine, heartbeat_s=0.5, drain_s=60.0) as worker:
         watched = await producer.submit(make_job("pace_ms=20", max_tokens=40))
         await eventually(lambda: watched.chunks)
         worker.life.interrupt()
