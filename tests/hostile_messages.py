@@ -1,4 +1,4 @@
-"""Messages that a hostile or broken producer could send, from a seed: jobs with damage, and plain bytes."""
+"""Messages that a hostile or broken sender could send, from a seed: damaged ones of each kind, and noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ class HostileProducer:
 
     def message(self, job: str) -> bytes:
         """Bytes to put under the subject of `job`: mostly a damaged job, at times not even msgpack."""
-        fields = self._job(job)
+        return self.damaged(self._job(job))
+
+    def of(self, kind: str, job: str) -> bytes:
+        """A message of this kind of the contract that concerns `job`, mostly damaged."""
+        fields = self._job(job) if kind == "job" else self._others(job)[kind]
+        fields = {"kind": kind, "v": VERSION, **fields}
+        return pack(fields) if self._random.random() < 0.1 else self.damaged(fields)
+
+    def damaged(self, fields: Map) -> bytes:
+        """These fields, broken in some places or as a whole."""
         for _ in range(self._random.choice((1, 1, 2, 5))):
             self._damage(fields)
         data = pack(fields)
@@ -53,6 +62,39 @@ class HostileProducer:
         prompts = ({"prompt": CANARY}, {"prompt_tokens": [1, 2, 3]}, {"messages": [turn, dict(turn)]})
         return {**fields, **draw.choice(prompts)}
 
+    def _others(self, job: str) -> dict[str, Map]:
+        """Sound fields of all other kinds."""
+        draw = self._random
+        worker, attempt = {"worker": "w-1"}, {"attempt": draw.choice((1, 2, 9))}
+        names = ("prompt_tokens", "cached_tokens", "completion_tokens", "drafted_tokens", "accepted_tokens")
+        counts, times = dict.fromkeys(names, 1), {"queue_s": 0.0, "total_s": 1.0}
+        usage = {**counts, **times, "first_token_s": 0.1}
+        logprobs = [{"logprob": -0.5, "top": [{"token": 1, "logprob": -0.5}]}]
+        piece = {"first_index": 0, "tokens": [7], "text": CANARY, "text_start": 0, "channel": "answer"}
+        whole = {"text": CANARY, "tokens": [7], "finish_reason": "stop", "usage": usage, "logprobs": logprobs}
+        of_job: dict[str, Map] = {
+            "chunk": {"seq": draw.choice((0, 1, 2**40)), **piece, **attempt, **worker, "logprobs": logprobs},
+            "result": {**whole, **attempt, **worker},
+            "failure": {"code": "engine_error", "message": "?", "retryable": False, **attempt},
+            "ask": {"from_index": draw.choice((0, 1, 2**40))},
+            "answered": {"tokens": [7], "logprobs": logprobs, **attempt},
+            "cancel": {},
+            "resend": {"from_seq": draw.choice((0, 1, 2**40)), **attempt},
+            "offer": {"priority": "p0", "wait_ms": draw.choice((0, 5))},
+            "usage": {
+                **{"tenant": self._tenant, "region": self._region, "priority": "p0", "outcome": "stop"},
+                **{**counts, **times, "finished_ms": 1},
+                **attempt,
+                **worker,
+            },
+        }
+        beat = {"state": "ready", "model": "m", "slots": 1, "running": [job], "sent_ms": 1}
+        return {
+            **{kind: {"job": job, **fields} for kind, fields in of_job.items()},
+            "heartbeat": {"region": self._region, **beat, **worker},
+            "end_conversation": {"conversation": "c-1"},
+        }
+
     def _damage(self, fields: Map) -> None:
         """Change one place, anywhere in the job: another value, an unknown field, a lost one."""
         draw = self._random
@@ -63,7 +105,7 @@ class HostileProducer:
             place[draw.randrange(len(place))] = self._junk()
             return
         known = [*fields, "thinking", "tools", "response_format", "conversation", "traceparent", "logprobs"]
-        kind = draw.random()
+        kind = draw.random() if place else 0.7
         if kind < 0.6:
             place[draw.choice(list(place))] = self._junk()
         elif kind < 0.75:

@@ -196,8 +196,13 @@ def decode(body: bytes) -> Frame:
     frame = _KINDS.get(str(fields.pop("kind", None)))
     if frame is None:
         raise EngineError("frame of an unknown kind: worker and engine are of different versions")
-    # which fields it must have, its own class says
-    return frame(**cast("dict[str, Any]", _with_enums(fields)))
+    try:
+        # which fields it must have, its own class says
+        return frame(**cast("dict[str, Any]", _with_enums(fields)))
+    except (TypeError, ValueError):
+        raise EngineError(
+            f"frame {frame.kind} has other fields: worker and engine are of different versions"
+        ) from None
 
 
 def _with_enums(fields: dict[str, object]) -> dict[str, object]:
