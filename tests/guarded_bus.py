@@ -55,6 +55,7 @@ class GuardedBus:
             listed = "\n".join(entries[is_meter])
             (folder / file).write_text(f"users: [\n{listed}\n]\n")
         self.url = ""
+        self._opened: list[Connection] = []
 
     def _make_user(self, known_as: str) -> BusUser:
         seed = self.folder / f"{known_as}.seed"
@@ -72,7 +73,14 @@ class GuardedBus:
             connect_timeout_s=5.0 if access is None else 2.0,
             request_timeout_s=2.0,
         )
-        return await Connection.open(settings)
+        connection = await Connection.open(settings)
+        self._opened.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        """End every connection that a test has left, which would look for its server for ever."""
+        for connection in self._opened:
+            await connection.close()
 
 
 @asynccontextmanager
@@ -91,4 +99,5 @@ async def guarded_bus(
         bus.url = f"tls://{HOST}:{port}"
         yield bus
     finally:
+        await bus.close()
         await process.end(signal.SIGTERM)

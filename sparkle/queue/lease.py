@@ -18,7 +18,7 @@ from sparkle.config import require_positive
 from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.delivery import Delivery
-from sparkle.queue.stream_age import stream_created_s
+from sparkle.queue.stream_age import oldest_stored_s
 from sparkle.queue.tries import tries
 from sparkle.queue.waiting import until
 from sparkle.schemas import subjects
@@ -27,6 +27,9 @@ from sparkle.schemas.subjects import JobAddress
 log = logging.getLogger(__name__)
 
 PROGRESS = b"+WPI"
+_CLOCK_S = 0.001
+"""Of one moment the server gives the same time twice, to the nanosecond and, rounded, to the microsecond."""
+
 _NS_PER_S = 1_000_000_000
 
 
@@ -158,16 +161,17 @@ class Lease:
         return True
 
     async def _void(self) -> bool:
-        """Whether the stream that held the message is gone.
+        """Whether the stream no longer holds the message.
 
-        A memory stream that was lost and made anew counts from 1 again, so this lease's acknowledgement
-        would be another job's. Only a lost connection can hide that, so only then the server is asked.
+        A memory stream that was lost counts from 1 again, whether it was declared anew or by itself, so this
+        lease's acknowledgement would be another job's. Then all that it holds is younger than the message.
+        Only a lost connection can hide that, so only then the server is asked.
         """
         if not self.is_doubtful:
             return False
         asked_in = self._connection.generation
-        created_s = await stream_created_s(self._connection, subjects.JOBS_STREAM)
-        if created_s is None or created_s > self.stored_s:
+        oldest_s = await oldest_stored_s(self._connection, subjects.JOBS_STREAM)
+        if oldest_s is None or oldest_s > self.stored_s + _CLOCK_S:
             return True
         self._generation = asked_in
         return False

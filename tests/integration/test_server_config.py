@@ -71,6 +71,7 @@ async def three_nodes(bus: GuardedBus) -> AsyncGenerator[list[int]]:
             config = f"{server_config(settings, THREE)}ports_file_dir: {json.dumps(str(state))}\n"
             urls.append(f"tls://{HOST}:{await process.start(config)}")
             stack.push_async_callback(process.end, signal.SIGKILL)
+        stack.push_async_callback(bus.close)
         bus.url = ",".join(urls)
         yield list(routes)
 
