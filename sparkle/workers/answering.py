@@ -7,7 +7,6 @@ producer is sent only what it lacks.
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished, Submit
@@ -95,7 +94,8 @@ class Answering:
 
         Raises EngineError.
         """
-        left_s = None if self._job.deadline_ms is None else self._job.deadline_ms / 1000 - time.time()
+        deadline_ms = self._job.deadline_ms
+        left_s = None if deadline_ms is None else deadline_ms / 1000 - self._station.unix_s()
         submit = Submit(job=self._job.id, payload=self._payload, answered=self._known.tokens)
         watching = asyncio.create_task(self._consumer.run(), name="watch-consumer")
         try:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from sparkle.clock import SteadyUnixClock
 from sparkle.engine.client import EngineProcess
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, EngineExited
@@ -79,6 +80,7 @@ async def run_worker(
             offers=Offers(connection, settings.region, worker, handover),
             engine=engine,
             metrics=metrics,
+            unix_s=SteadyUnixClock(),
         )
         serving = Worker(station, life, heart)
         metrics.slots.set(engine.ready.slots)

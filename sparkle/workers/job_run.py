@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from sparkle.errors import EngineError, EngineExited, FailureCode, QueueError
 from sparkle.queue.delivery import Delivery
@@ -140,7 +139,7 @@ class JobRun:
         job = read_job(payload, address, attempt)
         if isinstance(job, Failure):
             return job
-        refused = check_deadline(job, address, attempt, time.time()) or check_length(
+        refused = check_deadline(job, address, attempt, self._station.unix_s()) or check_length(
             job, address, attempt, self._station.engine.ready.max_context_tokens
         )
         if refused is not None:
@@ -229,7 +228,7 @@ class JobRun:
 
     def _usage_record(self, end: Result | Failure) -> UsageRecord:
         return usage_record(
-            end, self._used(end), self.address, worker=self._station.worker, unix_s=time.time()
+            end, self._used(end), self.address, worker=self._station.worker, unix_s=self._station.unix_s()
         )
 
     async def _without_engine(self) -> None:
@@ -260,7 +259,9 @@ class JobRun:
 
     def _begin_times(self) -> JobTimes:
         return JobTimes.begin(
-            stored_s=self._lease.stored_s, unix_s=time.time(), now_s=asyncio.get_running_loop().time()
+            stored_s=self._lease.stored_s,
+            unix_s=self._station.unix_s(),
+            now_s=asyncio.get_running_loop().time(),
         )
 
     def _used(self, end: Result | Failure) -> Usage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkle.engine.client import EngineProcess
@@ -36,6 +37,8 @@ class Station:
     offers: Offers
     engine: EngineProcess
     metrics: WorkerMetrics
+    unix_s: Callable[[], float]
+    """Unix time, which no step of the machine's clock moves: what deadlines are judged by."""
     probation: Probation = field(default_factory=Probation)
 
     async def store_usage(self, record: UsageRecord) -> None:

@@ -10,6 +10,7 @@ import signal
 import pytest
 import pytest_asyncio
 
+from sparkle.clock import SteadyUnixClock
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import (
     CheckpointError,
@@ -317,6 +318,7 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
         offers=Offers(own, REGION, "w-1"),
         engine=engine,
         metrics=WorkerMetrics(),
+        unix_s=SteadyUnixClock(),
     )
     life = LifeCycle()
     heart = HeartbeatSender(own, Pulse(worker="w-1", region=REGION, life=life).heartbeat)
