@@ -47,6 +47,11 @@ def of_lark(text: str, tokens: LLTokenizer, **fields: Any) -> Shape:
     return _shape(LLMatcher.grammar_from_lark(text), tokens, fields)
 
 
+def lost_shape(tokens: LLTokenizer) -> Shape:
+    """One whose state is lost with the first mask; no schema that is let through makes such a one."""
+    return _shape(LLMatcher.grammar_from_json_schema('{"$ref": "#"}'), tokens, {})
+
+
 def _shape(grammar: str, tokens: LLTokenizer, fields: dict[str, Any]) -> Shape:
     compiled = LLMatcher(tokens, grammar, log_level=0, limits=parser_limits())
     assert not compiled.is_error(), compiled.get_error()

@@ -25,7 +25,7 @@ from tests.engine.proposers import adversary, liar, lookup, oracle
 from tests.engine.scripted_model import ScriptedModel
 from tests.engine.small_model import config_for, small_decoder
 from tests.engine.test_preemption import LONG, SHORT, Clock
-from tests.shapes import PERSON, of_lark, of_schema, vocabulary
+from tests.shapes import PERSON, lost_shape, of_lark, of_schema, vocabulary
 
 Make = Callable[[Mapping[str, Sequence[int]], int], Proposer]
 DRAFTING = EngineSettings(
@@ -225,7 +225,7 @@ def test_a_job_that_gives_way_goes_on_in_its_shape(rig: Rig) -> None:
 
 def test_a_lost_grammar_ends_its_own_job_with_a_typed_failure(rig: Rig) -> None:
     lost, sound = rig.jobs(2, seed=4)
-    shapes = {lost.id: of_schema({"$ref": "#"}, rig.tokens), sound.id: rig.shape(REPORT, complete=True)}
+    shapes = {lost.id: lost_shape(rig.tokens), sound.id: rig.shape(REPORT, complete=True)}
     built = bundle(small_decoder(rig.tokenizer), rig.tokenizer, DRAFTING)
     answers = run(built, [lost, sound], shapes)
     end = answers[0].end
