@@ -1,0 +1,221 @@
+"""What the HTTP gateway adds to the queue, how many streams it keeps up, whether its memory grows.
+
+nats-server, gateway and a worker without a model are processes of their own; this one is the clients.
+Run from the repository's root: python -m bench.gateway
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+
+from bench.http_client import HttpClient, Streamed
+from bench.paced_worker import REGION
+from bench.record import record
+from sparkle.producers.client import Client
+from sparkle.producers.settings import ClientSettings
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.local import LocalServer
+from sparkle.queue.topology import TopologySettings
+from sparkle.schemas.job import Job
+
+PROMPT = "word " * 400
+P50_LIMIT_MS, P99_LIMIT_MS = 3.0, 10.0
+STREAMS, TOKENS_PER_S, STREAM_S = 200, 50, 20
+BEHIND_S = 1.0
+"""A stream with a token that comes so long after it was due has fallen behind."""
+
+GROWTH_LIMIT_MB = 20.0
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What answers."""
+
+    nats: str
+    url: str
+    gateway: psutil.Process
+
+
+@contextlib.asynccontextmanager
+async def process(*command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A program of ours, killed at the end."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *command, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        await started.communicate()
+
+
+@contextlib.asynccontextmanager
+async def service(pace_ms: float) -> AsyncGenerator[Service]:
+    """A queue, a worker of this pace and a gateway."""
+    async with LocalServer() as server:
+        connection = await Connection.open(ConnectionSettings(url=server.url, name="bench"))
+        await topology.apply(connection, TopologySettings(regions=REGION))
+        await connection.close()
+        worker = ("bench.paced_worker", "--nats", server.url, "--pace-ms", str(pace_ms))
+        gateway = ("sparkle.cli", "gateway", "--no-keys", "--port", "0", "--nats", server.url)
+        async with process(*worker), process(*gateway) as running:
+            assert running.stdout is not None
+            url = (await running.stdout.readline()).decode().split()[-1]
+            # a worker is known from its next sign of life on
+            await asyncio.sleep(3.0)
+            yield Service(server.url, url, psutil.Process(running.pid))
+
+
+async def first_tokens(rounds: int, requests: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Milliseconds to the first token, by round: by way of the gateway, and straight from the queue."""
+    loop = asyncio.get_running_loop()
+    async with service(pace_ms=1.0) as there:
+        http = await HttpClient.open(there.url)
+        client = await Client.open(ClientSettings(nats=there.nats, region=REGION))
+
+        async def by_gateway() -> float:
+            began_s = loop.time()
+            return ((await http.stream(PROMPT, 3)).first_s - began_s) * 1000
+
+        async def by_queue() -> float:
+            began_s = loop.time()
+            handle = await client.submit(Job(prompt=PROMPT, max_tokens=3))
+            await anext(handle)
+            first_ms = (loop.time() - began_s) * 1000
+            await handle.result()
+            return first_ms
+
+        gateway: list[list[float]] = []
+        queue: list[list[float]] = []
+        for _ in range(1 + rounds):
+            # one after the other, so that both meet the same machine
+            pairs = [(await by_gateway(), await by_queue()) for _ in range(requests)]
+            gateway.append([pair[0] for pair in pairs])
+            queue.append([pair[1] for pair in pairs])
+        http.close()
+        await client.close()
+    return gateway[1:], queue[1:]
+
+
+async def streams_kept_up(streams: int) -> tuple[int, float, float]:
+    """How many did, the longest that a token came late in seconds, and the gateway's share of a core."""
+    count = TOKENS_PER_S * STREAM_S
+    async with service(pace_ms=1000 / TOKENS_PER_S) as there:
+        clients = [await HttpClient.open(there.url) for _ in range(streams)]
+        before = there.gateway.cpu_times()
+        answers: list[Streamed] = await asyncio.gather(
+            *(client.stream("x", count, pace_s=1 / TOKENS_PER_S) for client in clients)
+        )
+        after = there.gateway.cpu_times()
+        for client in clients:
+            client.close()
+    kept_up = sum(answer.num_tokens == count and answer.late_s <= BEHIND_S for answer in answers)
+    used_s = after.user + after.system - before.user - before.system
+    return kept_up, max(answer.late_s for answer in answers), used_s / STREAM_S
+
+
+async def memory_growth(requests: int) -> tuple[float, float]:
+    """MB that the gateway grew by after the first tenth of the requests, and requests a second."""
+    loop = asyncio.get_running_loop()
+    async with service(pace_ms=0.0) as there:
+        clients = [await HttpClient.open(there.url) for _ in range(AT_ONCE)]
+
+        async def ask(client: HttpClient, count: int) -> None:
+            for number in range(count):
+                # every second one as a stream
+                await (client.stream if number % 2 else client.whole)(PROMPT, 4)
+
+        async def run(count: int) -> None:
+            await asyncio.gather(*(ask(client, count // AT_ONCE) for client in clients))
+
+        await run(requests // 10)
+        before = there.gateway.memory_info().rss
+        began_s = loop.time()
+        await run(requests - requests // 10)
+        took_s = loop.time() - began_s
+        grown = (there.gateway.memory_info().rss - before) / 1e6
+        for client in clients:
+            client.close()
+    return grown, (requests - requests // 10) / took_s
+
+
+async def measure_added(arguments: argparse.Namespace) -> list[str]:
+    """Print and record what it adds; what is over its limit."""
+    gateway, queue = await first_tokens(arguments.rounds, arguments.requests)
+    over: list[str] = []
+    for share, limit in ((50, P50_LIMIT_MS), (99, P99_LIMIT_MS)):
+        by_round = [
+            _percentile(ours, share) - _percentile(alone, share)
+            for ours, alone in zip(gateway, queue, strict=True)
+        ]
+        # of all rounds together: the slowest hundredth of one round is two requests
+        http, bus = (_percentile([one for each in way for one in each], share) for way in (gateway, queue))
+        added, spread = http - bus, (min(by_round), max(by_round))
+        beside = f"{spread[0]:.2f} to {spread[1]:.2f} by round; the queue alone {bus:.2f}"
+        print(f"adds at p{share}: {added:.2f} ms, {beside}")
+        if arguments.record:
+            record(f"gateway_added_ms_p{share}", added, "ms", 0.0, spread, file="gateway")
+        if added > limit:
+            over.append(f"p{share} {added:.2f} ms, not {limit}")
+    return over
+
+
+async def measure_streams(arguments: argparse.Namespace) -> list[str]:
+    """Print and record how many streams it keeps up; whether that is not all."""
+    kept_up, late_s, cores = await streams_kept_up(arguments.streams)
+    print(f"streams kept up: {kept_up} of {arguments.streams}; latest {late_s:.2f} s; {cores:.2f} of a core")
+    if arguments.record:
+        spread = (float(kept_up), float(kept_up))
+        record(
+            "gateway_streams_kept_up", kept_up, "streams", float(arguments.streams), spread, file="gateway"
+        )
+    return [] if kept_up == arguments.streams else [f"{kept_up} streams, not {arguments.streams}"]
+
+
+async def measure_memory(arguments: argparse.Namespace) -> list[str]:
+    """Print and record how its memory grows; whether that is too much."""
+    grown, rate = await memory_growth(arguments.total)
+    print(f"memory grew by {grown:.1f} MB over {arguments.total} requests, {rate:.0f} a second")
+    if arguments.record:
+        record("gateway_memory_growth_mb", grown, "MB", 0.0, (grown, grown), file="gateway")
+    return [] if grown <= GROWTH_LIMIT_MB else [f"{grown:.1f} MB, not {GROWTH_LIMIT_MB}"]
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, list[str]]]] = {
+    "added": measure_added,
+    "streams": measure_streams,
+    "memory": measure_memory,
+}
+
+
+def main() -> None:
+    """Measure, print, append the rows; exit 1 when a figure is over its limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS), help="by default all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=200, help="requests a round")
+    parser.add_argument("--streams", type=int, default=STREAMS, help="streams at once")
+    parser.add_argument("--total", type=int, default=100_000, help="requests that memory is watched over")
+    parser.add_argument("--record", action="store_true", help="append rows to bench/results")
+    arguments = parser.parse_args()
+    over = [line for part in arguments.parts for line in asyncio.run(PARTS[part](arguments))]
+    if over:
+        raise SystemExit(f"over their limits: {'; '.join(over)}")
+
+
+def _percentile(values: list[float], share: int) -> float:
+    return statistics.quantiles(values, n=100)[share - 1]
+
+
+if __name__ == "__main__":
+    main()
