@@ -139,6 +139,26 @@ async def test_what_cannot_be_is_one_sentence(flags: tuple[str, ...], code: int,
     assert says in line
 
 
+async def test_the_readmes_example_runs(nats_server: LocalServer, connection: Connection) -> None:
+    [code, _] = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    usual, model = "http://127.0.0.1:8080/v1", "sparkle-tiny"
+    assert usual in code
+    assert model in code
+    async with at_work(nats_server.url), gateway_at_work(nats_server.url) as gateway:
+        example = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code.replace(usual, f"{gateway.url}/v1").replace(model, "stand-in")),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await example.communicate()
+    assert (example.returncode, err) == (0, b"")
+    # what the stand-in writes, up to the gateway's own limit
+    assert len(out.split()) == 1024
+
+
 async def test_sparkle_tiny_answers_http_as_it_answers_the_queue(
     nats_server: LocalServer, connection: Connection
 ) -> None:
