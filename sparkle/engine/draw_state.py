@@ -37,6 +37,11 @@ class SeenTokens:
         seen = to_device(tokens, torch.int64, self._counts.device)
         self._counts.index_add_(0, seen, torch.ones(len(tokens), device=self._counts.device))
 
+    def wipe(self) -> None:
+        """Overwrite what tells which tokens were seen: the memory goes to whoever is next."""
+        self._in_prompt.zero_()
+        self._counts.zero_()
+
     def penalise(self, logits: Tensor, draft: Sequence[int] = ()) -> Tensor:
         """The logits, float32 [1 + len(draft), vocab], less attractive where tokens were seen.
 
@@ -142,3 +147,8 @@ class DrawState:
         self.position += 1
         if self.seen is not None:
             self.seen.add(token)
+
+    def wipe(self) -> None:
+        """The request has ended: nothing on the device tells of its tokens."""
+        if self.seen is not None:
+            self.seen.wipe()

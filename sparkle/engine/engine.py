@@ -296,7 +296,8 @@ class Engine:
     def _forget(self, job_id: str) -> None:
         if self._answers.pop(job_id, None) is not None:
             self._drafts.end(job_id)
-        self._states.pop(job_id, None)
+        if (state := self._states.pop(job_id, None)) is not None:
+            state.wipe()
         self._shapes.end(job_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Resend
 
 log = logging.getLogger(__name__)
+
+_LATER_S = 0.1
+"""By then the time that chunks are kept is over for certain."""
 
 _LEAST_BYTES = 1024
 """What a chunk that is sent again counts for at least: even an empty one costs time."""
@@ -130,6 +134,16 @@ class ReplyStream:
     def leave(self, job: str) -> None:
         """The job has ended here, stored or handed back: its chunks go after `keep_s`."""
         self._kept.end(job, now_s=time.monotonic())
+        # also where no other job comes to make room
+        asyncio.get_running_loop().call_later(self._settings.keep_s + _LATER_S, self._let_go)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of chunks that can be asked for again."""
+        return self._kept.size_bytes
+
+    def _let_go(self) -> None:
+        self._kept.trim(now_s=time.monotonic())
 
     async def end_stored(self, tenant: str, job: str) -> bool:
         """Whether the job has an end already. Raises TopologyMissing, PublishUncertain, NotConnected."""

@@ -23,9 +23,16 @@ COLD = dataclasses.replace(SETTINGS, cache_s=0.0)
 BOUNDARIES = [size + more for size in (16, 64, 128) for more in (-1, 0, 1)]
 
 
-def job(prompt: Sequence[int], *, most: int = 6, conversation: str | None = None) -> Job:
-    sampling = Sampling(temperature=0.7, seed=5, logprobs=3)
-    return Job(prompt_tokens=list(prompt), max_tokens=most, sampling=sampling, conversation=conversation)
+def job(
+    prompt: Sequence[int], *, most: int = 6, conversation: str | None = None, tenant: str | None = None
+) -> Job:
+    return Job(
+        prompt_tokens=list(prompt),
+        max_tokens=most,
+        sampling=Sampling(temperature=0.7, seed=5, logprobs=3),
+        conversation=conversation,
+        tenant=tenant,
+    )
 
 
 def tokens(length: int, seed: int = 0) -> list[int]:
@@ -161,3 +168,38 @@ def test_a_conversation_that_ended_leaves_zeros(tokenizer: Tokenizer) -> None:
     assert pair.warm.engine.step() == []
     assert not any(bool(part.any()) for part in everything)
     assert not pair.warm.engine.has_work
+
+
+class Work(list[tuple[int, ...]]):
+    """Of each pass the tokens of its spans: what a pass takes follows from them."""
+
+    def __init__(self, engine: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        plan = engine.scheduler.schedule
+
+        def noted(*given: object, **more: object) -> object:
+            made = plan(*given, **more)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            self.append(tuple(len(span.tokens) for span in made.spans))
+            return made
+
+        monkeypatch.setattr(engine.scheduler, "schedule", noted)
+
+
+def test_what_one_tenant_has_sent_shortens_no_wait_of_another(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = tokens(200)
+    used, fresh = (bundle(small_decoder(tokenizer), tokenizer, SETTINGS) for _ in range(2))
+    used.run(job(prompt, tenant="a"))
+    warm, cold = Work(used, monkeypatch), Work(fresh, monkeypatch)
+    (of_a_used_engine,) = used.run(job(prompt, tenant="b"))
+    (of_a_fresh_engine,) = fresh.run(job(prompt, tenant="b"))
+    assert of_a_used_engine.finished.cached_tokens == 0
+    assert of_a_used_engine.tokens == of_a_fresh_engine.tokens
+    # no pass more or less, and none larger or smaller
+    assert warm == cold
+    assert sum(map(sum, cold)) > 200
+    # its own tenant's next one has less to read, or this would show nothing
+    warm.clear()
+    used.run(job(prompt, tenant="a"))
+    assert sum(map(sum, warm)) < 200

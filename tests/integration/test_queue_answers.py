@@ -127,6 +127,16 @@ async def test_nothing_of_another_attempt_or_of_a_job_long_over_comes_again(
     assert heard.chunks == [chunk(job, 0, attempt=2)]
 
 
+async def test_what_is_kept_of_an_answer_goes_in_time_where_no_other_comes(
+    connection: Connection, eventually: Eventually
+) -> None:
+    replies, job = ReplyStream(connection, "w1", ReplySettings(keep_s=0.05)), new_job_id()
+    await replies.send("acme", chunk(job, 0))
+    await replies.store_end("acme", result(job))
+    assert replies.kept_bytes > 0
+    await eventually(lambda: replies.kept_bytes == 0)
+
+
 async def test_the_end_comes_after_the_chunks_on_the_same_subject(
     connection: Connection, eventually: Eventually
 ) -> None:

@@ -282,3 +282,16 @@ def test_bad_numbers_in_the_padding_do_not_matter() -> None:
 
 def test_no_rows() -> None:
     assert Sampler(VOCAB).draw(torch.zeros(0, PADDED), []).drawn == ()
+
+
+def test_what_a_request_has_seen_is_overwritten_at_its_end() -> None:
+    sampling = Sampling(repetition_penalty=1.5, frequency_penalty=0.5)
+    state = DrawState("a", sampling, 1, [3, 5], 9)
+    state.accept(7)
+    assert state.seen is not None
+    tensors = [value for value in vars(state.seen).values() if isinstance(value, torch.Tensor)]
+    assert [int(tensor.count_nonzero()) for tensor in tensors] == [2, 1]
+    state.wipe()
+    assert not any(tensor.any() for tensor in tensors)
+    # one without penalties has seen nothing
+    DrawState("b", Sampling(), 1, [3], 9).wipe()
