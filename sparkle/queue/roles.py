@@ -127,6 +127,7 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             subjects.heartbeat(region, name),
             # never wider: what goes to another region's worker leaves the region
             subjects.offer(region, "*"),
+            subjects.will(region, "*"),
         ),
         subscribe=(
             own,
@@ -136,6 +137,9 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             subjects.resend(name),
             subjects.drain(name),
             subjects.offer(region, name),
+            # the heir of its will is one of those that are there
+            subjects.heartbeat(region),
+            subjects.will(region, name),
         ),
         # an offer's answer goes to another worker's inbox
         answers=True,

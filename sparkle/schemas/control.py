@@ -57,6 +57,21 @@ class Offer(Message):
     """How long it may wait there for a slot."""
 
 
+AckSubject = Annotated[str, StringConstraints(pattern=r"^\$JS\.ACK\.JOBS\.[A-Za-z0-9_.-]{1,200}$")]
+"""Where the fate of a job's message is told."""
+
+
+class Will(Message):
+    """A worker tells another one what it holds, to be handed back to the queue should it die."""
+
+    kind: Literal["will"] = "will"
+    worker: Name
+    """Whose will it is."""
+
+    leases: Annotated[list[AckSubject], Field(max_length=4096)]
+    """Of each job held; none takes the will back."""
+
+
 class WorkerState(StrEnum):
     """Where a worker is in its life."""
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.answered import Answered, Ask
-from sparkle.schemas.control import Cancel, EndConversation, Heartbeat, Offer, Resend, UsageRecord
+from sparkle.schemas.control import Cancel, EndConversation, Heartbeat, Offer, Resend, UsageRecord, Will
 from sparkle.schemas.job import Job
 from sparkle.schemas.message import Message
 
 MESSAGES: tuple[type[Message], ...] = (
     *(Job, Chunk, Result, Failure),
-    *(Ask, Answered, Cancel, EndConversation, Resend, Offer, Heartbeat, UsageRecord),
+    *(Ask, Answered, Cancel, EndConversation, Resend, Offer, Heartbeat, UsageRecord, Will),
 )
 
 

@@ -11,6 +11,7 @@ ctl.<worker>.drain                      live      tells a worker to hand its job
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
 offer.<region>.<worker>                 live      asks a worker to take a follow-up
+will.<region>.<worker>                  live      tells a worker what another holds, asks if it is there
 usage.<region>.<tenant>.<job>           USAGE     metering records, in the account METER
 """
 
@@ -147,6 +148,11 @@ def heartbeat(region: str = "*", worker: str = "*") -> str:
 def offer(region: str, worker: str) -> str:
     """Where a worker is asked whether it takes a follow-up of a conversation that it may hold."""
     return f"offer.{region}.{worker}"
+
+
+def will(region: str, worker: str) -> str:
+    """Where a worker is told what another one holds, and asked whether it is there."""
+    return f"will.{region}.{worker}"
 
 
 def usage(region: str, tenant: str, job: str) -> str:

@@ -58,6 +58,11 @@ class JobRun:
         self._times = self._begin_times()
         self._payload = b""
 
+    @property
+    def ack_subject(self) -> str:
+        """Where the fate of the job's message is told."""
+        return self._lease.delivery.ack_subject
+
     def happen(self, event: JobEvent) -> None:
         """Something happened to this job; it is dealt with in order."""
         self._events.put_nowait(event)

@@ -36,6 +36,9 @@ class WorkerMetrics:
         self.resumed = Counter(
             "sparkle_jobs_resumed", "Jobs that another attempt had begun", registry=self.registry
         )
+        self.rescued = Counter(
+            "sparkle_jobs_rescued", "Jobs of workers that died, handed on from here", registry=self.registry
+        )
         self.engine_restarts = Counter(
             "sparkle_engine_restarts",
             "How often the engine process was started again",

@@ -24,8 +24,9 @@ _HAND_BACK_S = 5.0
 class RunningJobs:
     """Runs, by job id: no id runs twice at once in this worker."""
 
-    def __init__(self, station: Station, *, on_end: Callable[[], None]) -> None:
+    def __init__(self, station: Station, *, on_begin: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._station = station
+        self._on_begin = on_begin
         self._on_end = on_end
         self._runs: dict[str, tuple[JobRun, asyncio.Task[None]]] = {}
         self._aside: set[asyncio.Task[None]] = set()
@@ -39,6 +40,11 @@ class RunningJobs:
     def jobs(self) -> list[str]:
         """Ids of the jobs held now."""
         return list(self._runs)
+
+    @property
+    def leases(self) -> list[str]:
+        """Where the fates of the jobs held now are told."""
+        return [run.ack_subject for run, _ in self._runs.values()]
 
     def longer_than(self, priority: PriorityClass) -> int:
         """How many are of a longer class."""
@@ -75,6 +81,7 @@ class RunningJobs:
         self._idle.clear()
         self._station.metrics.busy.set(len(self._runs))
         task.add_done_callback(lambda done: self._ended(address.job, done))
+        self._on_begin()
 
     def frame(self, frame: Accepted | Delta | Finished | Failed) -> None:
         """Give a frame to its job; one that has just ended here is ignored."""

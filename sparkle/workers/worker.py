@@ -9,9 +9,11 @@ from collections.abc import Iterable
 
 from sparkle.engine.frames import Accepted, Cached, Delta, Failed, Finished
 from sparkle.errors import EngineExited, NotConnected
-from sparkle.queue.control import ControlFeed, HeartbeatSender
+from sparkle.queue.control import ControlFeed, HeartbeatSender, WorkerRoster
 from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
+from sparkle.queue.wills import Heir, WillMaker
+from sparkle.schemas.control import WorkerState
 from sparkle.schemas.priority import PriorityClass
 from sparkle.workers.engine_watch import EngineWatch
 from sparkle.workers.lifecycle import LifeCycle
@@ -34,7 +36,21 @@ class Worker:
         self._station = station
         self._life = life
         self._heart = heart
-        self._running = RunningJobs(station, on_end=self._slot_freed)
+        self._running = RunningJobs(station, on_begin=lambda: self._will.changed(), on_end=self._slot_freed)
+        self._roster = WorkerRoster(station.connection, station.settings.region)
+        self._will = WillMaker(
+            station.connection,
+            station.settings.region,
+            station.worker,
+            leases=lambda: self._running.leases,
+            peers=self._peers,
+        )
+        self._heir = Heir(
+            station.connection,
+            station.settings.region,
+            station.worker,
+            on_handed_on=station.metrics.rescued.inc,
+        )
         self._puller = Puller(
             station.connection,
             station.settings.region,
@@ -67,22 +83,27 @@ class Worker:
         Raises EngineExited, NotConnected or TopologyMissing when it cannot go on, after handing jobs back.
         """
         await self._control.start()
+        await self._roster.start()
         pulling = asyncio.create_task(self._puller.run(), name="pull")
         tasks = {
             pulling,
             asyncio.create_task(self._serve_engine(), name="serve-engine"),
             asyncio.create_task(self._watch.run(), name="watch-engine"),
+            asyncio.create_task(self._will.run(), name="tell-will"),
+            asyncio.create_task(self._heir.run(), name="watch-wills"),
             asyncio.create_task(self._watch_connection(), name="watch-connection"),
         }
         ending = asyncio.create_task(self._drain(), name="drain")
         try:
             await self._offers.start()
+            await self._heir.start()
             self._life.ready()
             await self._heart.send()
             log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots.total})
             await _first_end(ending, tasks)
         finally:
             self._take_no_more()
+            await self._heir.stop()
             # at once: what comes straight back, to a request that waits, is handed back at once as well
             await self._running.hand_back()
             settling = asyncio.create_task(self._offers.stop(), name="settle-offers")
@@ -90,6 +111,7 @@ class Worker:
             await _cancel({settling})
             await self._running.hand_back()
             await self._control.stop()
+            await self._roster.stop()
             await _cancel({ending, *tasks})
 
     async def _drain(self) -> None:
@@ -146,6 +168,10 @@ class Worker:
     async def _watch_connection(self) -> None:
         await self._station.connection.closed.wait()
         raise NotConnected("the connection to the queue ended for good; start the worker again")
+
+    def _peers(self) -> list[str]:
+        """Who can keep a will."""
+        return [one.worker for one in self._roster.workers() if one.state is WorkerState.READY]
 
     def _free_slots(self) -> int:
         return 0 if self._life.draining.is_set() else self._slots.free

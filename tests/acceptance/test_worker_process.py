@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
@@ -18,7 +19,7 @@ from sparkle.queue.local import LocalServer
 from sparkle.queue.topology import TopologySettings
 from sparkle.workers.lifecycle import ExitCode
 from tests.conftest import Eventually
-from tests.worker_at_work import REGION, Producer, make_job, tokens_of
+from tests.worker_at_work import REGION, Producer, Watched, make_job, tokens_of
 from tests.worker_processes import stand_in, worker_process
 
 pytestmark = pytest.mark.acceptance
@@ -79,6 +80,33 @@ async def test_kill_9_of_a_worker_ends_its_engine_and_loses_nothing(
         result = await watched.result()
         await producer.until_empty()
     assert (result.attempt, result.tokens) == (2, tokens_of(watched.job))
+
+
+async def test_kill_9_of_a_worker_is_noticed_by_another_which_has_its_jobs_go_on(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    # the queue itself would wait longer than this test does
+    await topology.apply(producer.connection, TopologySettings(regions=REGION, ack_wait_s=300.0))
+    async with (
+        worker_process(*stand_in(nats_server, "--name", "w-1", "--slots", "8")) as first,
+        worker_process(*stand_in(nats_server, "--name", "w-2", "--slots", "8")) as second,
+    ):
+        await eventually(lambda: "heir_found" in first.events())
+        jobs = [await producer.submit(make_job("pace_ms=100", max_tokens=100)) for _ in range(8)]
+        await eventually(lambda: all(watched.tokens() for watched in jobs))
+        lost = [watched for watched in jobs if watched.chunks[0].worker == "w-1"]
+        assert lost
+        first.process.kill()
+        for watched in lost:
+            await eventually(partial(_is_at, watched, "w-2"))
+        for watched in jobs:
+            result = await watched.result()
+            assert result.worker == "w-2"
+            assert [token for chunk in watched.read for token in chunk.tokens] == result.tokens
+            assert result.tokens == tokens_of(watched.job)
+        await producer.until_empty()
+    assert second.events().count("worker_lost") == 1
+    assert second.events().count("job_resumed") == len(lost)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -145,6 +173,10 @@ async def test_the_real_command_answers_with_the_bundled_model(
     assert 1 <= len(first.tokens) <= 12
     assert first.worker == "w-1"
     assert first.text not in "".join(worker.lines)
+
+
+def _is_at(watched: Watched, worker: str) -> bool:
+    return watched.chunks[-1].worker == worker
 
 
 def _has_ended(pid: int) -> bool:
