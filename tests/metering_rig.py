@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from sparkle.producers.metering.account import Account, Placed
@@ -77,9 +78,10 @@ class AccountsInMemory:
         self.revision += 1
         return self.revision
 
-    async def records_after(self, seq: int) -> list[Placed]:
-        await asyncio.sleep(0)
-        return [one for one in self.records if one.seq > seq]
+    async def records_after(self, seq: int) -> AsyncIterator[list[Placed]]:
+        for one in [one for one in self.records if one.seq > seq]:
+            await asyncio.sleep(0)
+            yield [one]
 
     def add(self, record: UsageRecord | None) -> None:
         """A record comes; of a job that has one already it is refused, as the stream does."""

@@ -98,7 +98,7 @@ def permissions(role: Role, inbox: str, *, region: str, name: str = "") -> Permi
                     "$JS.API.DIRECT.GET.KV_meter.>",
                     "$JS.API.DIRECT.GET.USAGE",
                 ),
-                subscribe=(own, "meter.changed.*"),
+                subscribe=(own, "meter.changed.tenant.*"),
             )
         case Role.OPERATOR_METER:
             return Permissions(publish=(own, "$KV.meter.>", "$JS.API.>"), subscribe=(own,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from sparkle.errors import PublishUncertain, TopologyMissing
@@ -24,23 +25,31 @@ class StoredMessage:
     payload: bytes = field(repr=False)
 
 
-async def read_after(
+async def batches_after(
     connection: Connection, stream: str, subject: str, after_seq: int, *, batch: int = BATCH
-) -> list[StoredMessage]:
+) -> AsyncIterator[list[StoredMessage]]:
     """All messages whose subject matches, behind place `after_seq` (0: from the first one on), in order.
 
     Raises TopologyMissing without the stream, PublishUncertain when the answer stays away or has a hole,
     NotConnected. A copy of the stream may answer that lacks the last messages: they come the next time.
     """
-    found: list[StoredMessage] = []
     while True:
         messages, left = await _Batch(connection).read(
             stream, {"seq": after_seq + 1, "next_by_subj": subject, "batch": batch}
         )
-        found += messages
+        if messages:
+            yield messages
+            after_seq = messages[-1].seq
         if not left or not messages:
-            return found
-        after_seq = messages[-1].seq
+            return
+
+
+async def read_after(
+    connection: Connection, stream: str, subject: str, after_seq: int, *, batch: int = BATCH
+) -> list[StoredMessage]:
+    """The same in one list, where they are few."""
+    batches = batches_after(connection, stream, subject, after_seq, batch=batch)
+    return [message async for messages in batches for message in messages]
 
 
 class _Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkle.errors import TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import encode
@@ -24,6 +25,22 @@ async def store_usage(connection: Connection, record: UsageRecord) -> None:
     Raises TopologyMissing where nobody meters, PublishUncertain, NotConnected, QueueFull.
     """
     await connection.publish_stored(_subject(record), encode(record), headers=_HEADERS)
+
+
+async def require_meter(connection: Connection, region: str) -> None:
+    """Returns where the region's usage records are stored.
+
+    Raises TopologyMissing where nobody stores them, PublishUncertain, NotConnected.
+    """
+    # for no stream of ours, so that whoever stores records refuses this one
+    headers = {"Nats-Expected-Stream": "none"}
+    try:
+        await connection.request(subjects.usage(region, "none", "none"), headers=headers)
+    except TopologyMissing:
+        raise TopologyMissing(
+            "usage records are to be stored, but nobody stores them; run `sparkle tenants init`, or leave "
+            "--metered out"
+        ) from None
 
 
 def _subject(record: UsageRecord) -> str:

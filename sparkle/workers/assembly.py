@@ -18,6 +18,7 @@ from sparkle.queue.handover import HandoverSettings, Offers
 from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.storage import require_memory
+from sparkle.queue.usage import require_meter
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
@@ -61,6 +62,8 @@ async def run_worker(
         stack.push_async_callback(replies.stop)
         # asked for no job at all: raises TopologyMissing now, not with the first one
         await replies.is_cancelled("none", "none")
+        if settings.metered:
+            await require_meter(connection, settings.region)
         heart = HeartbeatSender(connection, pulse.heartbeat, settings.heartbeat_s)
         beating = asyncio.create_task(heart.run(), name="heartbeat")
         stack.callback(beating.cancel)

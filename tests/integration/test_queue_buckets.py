@@ -18,7 +18,7 @@ from sparkle.queue.key_values import Entry, KeyValues
 from sparkle.queue.local import LocalServer
 from sparkle.queue.stored_messages import read_after
 from sparkle.queue.topology import Outcome
-from sparkle.queue.usage import send_usage, store_usage
+from sparkle.queue.usage import require_meter, send_usage, store_usage
 from sparkle.queue.usage_streams import BUCKET, UsageSettings
 from tests.conftest import Eventually
 from tests.metering_rig import job_id, usage_record
@@ -153,6 +153,15 @@ async def test_where_nobody_meters_a_stored_record_is_missed_and_a_sent_one_is_n
     await send_usage(connection, usage_record(job_id(1), 10))
     with pytest.raises(TopologyMissing):
         await store_usage(connection, usage_record(job_id(1), 10))
+    with pytest.raises(TopologyMissing, match="run `sparkle tenants init`, or leave --metered out"):
+        await require_meter(connection, "local")
+
+
+async def test_whether_records_are_stored_is_asked_without_storing_one(
+    connection: Connection, meter: Connection
+) -> None:
+    await require_meter(connection, "local")
+    assert await read_after(meter, "USAGE", "usage.>", 0) == []
 
 
 async def test_a_server_that_freezes_is_uncertain_and_not_empty(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,13 @@ import pytest_asyncio
 
 from sparkle.errors import NotConnected
 from sparkle.producers.client import Client
+from sparkle.producers.metering.accounts import AccountFile
+from sparkle.producers.metering.metering import open_metering
+from sparkle.producers.metering.settings import MeteringSettings
+from sparkle.producers.metering.tenant import Tenant
+from sparkle.producers.metering.tenant_book import TenantBook
 from sparkle.producers.settings import ClientSettings
-from sparkle.queue import topology
+from sparkle.queue import topology, usage_streams
 from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.api import NO_STREAM, ask
@@ -23,6 +27,7 @@ from sparkle.queue.connection import Connection, ConnectionSettings, Envelope
 from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.handover import OfferDesk, Offers, Way
+from sparkle.queue.key_values import KeyValues
 from sparkle.queue.lease import Lease
 from sparkle.queue.nkey import write_seed
 from sparkle.queue.outgoing import JobPublisher
@@ -31,6 +36,8 @@ from sparkle.queue.replies import ReplyStream
 from sparkle.queue.roles import Role
 from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
+from sparkle.queue.usage import require_meter, store_usage
+from sparkle.queue.usage_streams import BUCKET, UsageSettings
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
 from sparkle.schemas.answered import Answered
@@ -43,6 +50,7 @@ from tests.certificates import Authority
 from tests.conftest import REGION, Eventually
 from tests.engine_stand_in import token_of
 from tests.guarded_bus import GuardedBus, guarded_bus
+from tests.metering_rig import usage_record
 from tests.worker_at_work import at_work
 
 WHO = (
@@ -207,16 +215,20 @@ async def test_the_meters_users_do_theirs_and_see_no_content(
     operator, gateway, worker = [
         await bus.connect(user) for user in ("operator-meter", "gateway-meter", "w1")
     ]
-    for name, held in (("USAGE", "usage.*.*.*"), ("KV_meter", "$KV.meter.>")):
-        config = {"name": name, "subjects": [held], "storage": "file", "allow_direct": True}
-        assert not (await ask(operator, f"STREAM.CREATE.{name}", config)).code
-    record = subjects.usage(REGION, "acme", JOB)
-    await worker.publish_stored(record, b"counts", headers={"Nats-Expected-Stream": "USAGE"})
-    await operator.publish_stored("$KV.meter.tenant.acme", b"a tenant", headers={})
-    await gateway.publish_stored("$KV.meter.account.acme", b"reserved", headers={})
-    assert await gateway.last_stored("KV_meter", "$KV.meter.tenant.acme") == b"a tenant"
-    body = json.dumps({"last_by_subj": record}).encode()
-    assert (await gateway.request("$JS.API.DIRECT.GET.USAGE", body)).payload == b"counts"
+    await usage_streams.declare(operator, UsageSettings())
+    await require_meter(worker, REGION)
+    book = TenantBook(KeyValues(operator, BUCKET))
+    async with open_metering(gateway, MeteringSettings()) as access:
+        key = await book.add(Tenant(name="acme", region=REGION, allowance_tokens=100), now_ms=0)
+        # told, not read again
+        while access.directory.named("acme") is None:  # noqa: ASYNC110 - nobody tells the test
+            await asyncio.sleep(0.002)
+        reserved = await access.reserve(await access.authenticate(key), {JOB: 60})
+        await store_usage(worker, usage_record(JOB, 40))
+        await reserved.ended(JOB, accepted=True)
+        await access.settle()
+    account = await AccountFile(operator, KeyValues(operator, BUCKET), "acme").count()
+    assert [month.tokens for month in account.months.values()] == [40]
     assert denials(caplog) == []
     # the streams of content are not even there
     assert (await ask(operator, "STREAM.INFO.JOBS")).code == NO_STREAM

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 
 from pydantic import ValidationError
 
-from sparkle.errors import ContractError, InvalidMessage, PublishUncertain
+from sparkle.errors import ContractError, InvalidMessage
 from sparkle.producers.metering.account import Account, Placed
+from sparkle.producers.metering.contention import MOST_CONFLICTS, contended, pause
 from sparkle.queue.connection import Connection
 from sparkle.queue.key_values import KeyValues
-from sparkle.queue.stored_messages import StoredMessage, read_after
+from sparkle.queue.stored_messages import StoredMessage, batches_after
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import decode, describe
 from sparkle.schemas.control import UsageRecord
 
 log = logging.getLogger(__name__)
-
-_TRIES = 20
 
 
 class AccountFile:
@@ -44,24 +44,24 @@ class AccountFile:
         """The new revision; None when another write was faster."""
         return await self._values.put(self._key, account.model_dump_json().encode(), revision=revision)
 
-    async def records_after(self, seq: int) -> list[Placed]:
-        """What stands behind this place of the stream, in order."""
-        messages = await read_after(
-            self._connection, subjects.USAGE_STREAM, subjects.usage("*", self._tenant, "*"), seq
-        )
-        return [Placed(message.seq, self._read(message)) for message in messages]
+    async def records_after(self, seq: int) -> AsyncIterator[list[Placed]]:
+        """What stands behind this place of the stream, in order, some hundred at a time."""
+        subject = subjects.usage("*", self._tenant, "*")
+        async for messages in batches_after(self._connection, subjects.USAGE_STREAM, subject, seq):
+            yield [Placed(message.seq, self._read(message)) for message in messages]
 
     async def count(self) -> Account:
         """The account with all records in, written if it was not so."""
-        for _ in range(_TRIES):
+        for attempt in range(MOST_CONFLICTS):
             account, revision = await self.load()
-            counted = account.counting(await self.records_after(account.through_seq))
+            counted = account
+            async for placed in self.records_after(account.through_seq):
+                counted = counted.counting(placed)
             is_new = counted.through_seq > account.through_seq
             if not is_new or await self.store(counted, revision=revision) is not None:
                 return counted
-        raise PublishUncertain(
-            f"the account of {self._tenant} was written by others {_TRIES} times in a row; try again"
-        )
+            await pause(attempt)
+        raise contended(f"the account of {self._tenant}")
 
     def _read(self, message: StoredMessage) -> UsageRecord | None:
         try:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-from sparkle.errors import AllowanceSpent, PublishUncertain, RateLimited
+from sparkle.errors import AllowanceSpent, RateLimited
 from sparkle.producers.metering.account import Account, Placed
 from sparkle.producers.metering.clock import Clock
+from sparkle.producers.metering.contention import MOST_CONFLICTS, contended, pause
 from sparkle.producers.metering.months import day_of, next_month_ms
 from sparkle.producers.metering.open_jobs import OpenJobs
 from sparkle.producers.metering.settings import MeteringSettings
@@ -24,9 +25,6 @@ log = logging.getLogger(__name__)
 
 SPARE_SHARE = 16
 """Of what is left, one part in so many is set aside for jobs to come."""
-
-MOST_CONFLICTS = 100
-"""Each is another gateway's success, so that many in a row say that something else is wrong."""
 
 _ROOM_SHARE, _RENEWAL_SHARE = 0.75, 0.5
 """Of a lease: so much of it jobs are admitted under it, and after so much it is renewed."""
@@ -45,7 +43,7 @@ class AccountStore(Protocol):
         """The new revision; None when another write was faster. Raises QueueError."""
         ...
 
-    async def records_after(self, seq: int) -> list[Placed]:
+    def records_after(self, seq: int) -> AsyncIterator[list[Placed]]:
         """What stands behind this place, in order. Raises QueueError."""
         ...
 
@@ -115,16 +113,17 @@ class Ledger:
         """Count the records that have come and give back the room of their jobs. Raises QueueError."""
         async with self._lock:
             was_used, self._was_used = self._was_used, False
-            for _ in range(MOST_CONFLICTS):
+            for attempt in range(MOST_CONFLICTS):
                 account, revision = await self._read()
                 spare_tokens = self._spare(account, allowance_tokens) if was_used else 0
                 needed_tokens = 0 if allowance_tokens is None else self._jobs.needed_tokens
                 if await self._put(account, revision, needed_tokens + spare_tokens):
                     return
-            raise self._contended()
+                await pause(attempt)
+            raise contended(f"the account of {self._tenant}")
 
     async def _make_room(self, jobs: Mapping[str, int], allowance_tokens: int) -> None:
-        for _ in range(MOST_CONFLICTS):
+        for attempt in range(MOST_CONFLICTS):
             is_fresh = self._known is None
             account, revision = await self._read() if self._known is None else self._known
             needed_tokens = self._jobs.needed_tokens + sum(jobs.values())
@@ -133,24 +132,28 @@ class Ledger:
                 spare_tokens = self._spare(account, allowance_tokens, more_tokens=sum(jobs.values()))
                 if await self._put(account, revision, needed_tokens + spare_tokens):
                     return
+                await pause(attempt)
             elif is_fresh:
                 raise self._refusal(account, allowance_tokens)
             self._known = None
-        raise self._contended()
+        raise contended(f"the account of {self._tenant}")
 
     async def _read(self) -> tuple[Account, int]:
         """The account with all records counted, and its revision; their jobs need no room from here on."""
         account, revision = await self._store.load()
         seen_seq = account.through_seq if self._seen_seq is None else self._seen_seq
-        placed = await self._store.records_after(min(seen_seq, account.through_seq))
-        # what their jobs had is for nobody until it is written that they used it
+        async for placed in self._store.records_after(min(seen_seq, account.through_seq)):
+            # what their jobs had is for nobody until it is written that they used it
+            self._room_tokens, self._is_settled = 0, False
+            for one in placed:
+                if one.record is not None:
+                    self._jobs.leave(one.record.job, one.record.prompt_tokens + one.record.completion_tokens)
+            account = account.counting(placed)
+            seen_seq = max(seen_seq, placed[-1].seq)
+        self._seen_seq = seen_seq
         self._room_tokens, self._is_settled = 0, False
-        for one in placed:
-            if one.record is not None:
-                self._jobs.leave(one.record.job, one.record.prompt_tokens + one.record.completion_tokens)
-        self._seen_seq = max(seen_seq, placed[-1].seq if placed else 0)
         self._forget_overdue()
-        return account.counting(placed), revision
+        return account, revision
 
     async def _put(self, account: Account, revision: int, tokens: int) -> bool:
         """Write the account with so much set aside; False when another gateway was faster."""
@@ -205,9 +208,4 @@ class Ledger:
             f"this month's allowance of {allowance_tokens} tokens is spent ({spent_tokens} used); it begins "
             f"anew on {day_of(resets_ms)} UTC",
             resets_ms=resets_ms,
-        )
-
-    def _contended(self) -> PublishUncertain:
-        return PublishUncertain(
-            f"the account of {self._tenant} was written by others {MOST_CONFLICTS} times in a row; try again"
         )

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
-from sparkle.errors import ConfigError, InvalidMessage, PublishUncertain
+from sparkle.errors import ConfigError, InvalidMessage
+from sparkle.producers.metering.contention import MOST_CONFLICTS, contended, pause
 from sparkle.producers.metering.keys import new_key
 from sparkle.producers.metering.tenant import MAX_KEYS, Tenant
 from sparkle.queue.connection import Subscription
@@ -15,7 +16,6 @@ from sparkle.schemas.codec import describe
 from sparkle.schemas.names import require_name
 
 _ALL = "tenant.*"
-_TRIES = 20
 
 
 class TenantBook:
@@ -43,12 +43,13 @@ class TenantBook:
 
     async def change(self, name: str, to: Callable[[Tenant], Tenant]) -> Tenant:
         """The tenant as `to` makes it of what it is. Raises ConfigError when there is none."""
-        for _ in range(_TRIES):
+        for attempt in range(MOST_CONFLICTS):
             tenant, revision = await self._entry(name)
             changed = to(tenant)
             if await self._values.put(_key(name), _written(changed), revision=revision) is not None:
                 return changed
-        raise PublishUncertain(f"tenant {name} was changed by others {_TRIES} times in a row; try again")
+            await pause(attempt)
+        raise contended(f"tenant {name}")
 
     async def rotate(self, name: str, *, now_ms: int, old_end_ms: int) -> str:
         """A new key; the older ones end at `old_end_ms` at the latest. Raises ConfigError."""

@@ -15,7 +15,15 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
-from sparkle.errors import AllowanceSpent, ConfigError, KeyRefused, QueueError, RateLimited
+from sparkle.errors import (
+    AllowanceSpent,
+    ConfigError,
+    InvalidMessage,
+    KeyRefused,
+    QueueError,
+    RateLimited,
+    TopologyMissing,
+)
 from sparkle.producers.metering.account import Account, MonthUsage
 from sparkle.producers.metering.accounts import AccountFile
 from sparkle.producers.metering.administering import Administration
@@ -272,6 +280,30 @@ async def test_a_workers_records_come_by_themselves(
     assert [(month.jobs, month.prompt_tokens, month.completion_tokens) for month in months] == [
         (1, used.prompt_tokens, used.completion_tokens)
     ]
+
+
+async def test_a_metered_worker_does_not_start_where_nobody_meters(
+    nats_server: LocalServer, connection: Connection
+) -> None:
+    async with at_work(nats_server.url, ends_with=TopologyMissing, metered=True):
+        pass
+
+
+async def test_an_account_of_a_newer_version_is_left_alone_and_holds_up_no_other(
+    connection: Connection, meter: Connection
+) -> None:
+    for name in ("acme", "other"):
+        await add(meter, name)
+        await store_usage(connection, usage_record(job_id(1), 5, tenant=name))
+    await KeyValues(meter, BUCKET).put("account.acme", b'{"through_seq": 0, "newer": 1}', revision=0)
+    async with open_metering(meter, MeteringSettings(settle_s=1000.0)) as gateway:
+        with pytest.raises(InvalidMessage, match=r"account\.acme: .*a newer version may have written it"):
+            await gateway.count()
+    account, _ = await account_file(meter, "other").load()
+    assert account.months["2026-11"].jobs == 1
+    await KeyValues(meter, BUCKET).put("tenant.third", b"{}", revision=0)
+    with pytest.raises(InvalidMessage, match=r"tenant\.third: "):
+        await book(meter).all()
 
 
 def administration(server: LocalServer, hand: HandClock) -> tuple[Administration, io.StringIO, io.StringIO]:

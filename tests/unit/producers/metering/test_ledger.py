@@ -118,8 +118,9 @@ def test_the_allowance_holds_under_any_order_of_things(
                 await gateway.ledger.settle(world.allowance)
             case "count":
                 account, revision = await world.store.load()
-                counted = account.counting(await world.store.records_after(account.through_seq))
-                await world.store.store(counted, revision=revision)
+                async for placed in world.store.records_after(account.through_seq):
+                    account = account.counting(placed)
+                await world.store.store(account, revision=revision)
             case "restart" if all(runs_at is not gateway for _, runs_at in world.running.values()):
                 # what it had set aside is nobody's until its lease ends
                 world.gateways[which] = Gateway(world.store, world.hand, f"new-{world.count}-{size}")
