@@ -19,92 +19,68 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.slots = Gauge("sparkle_slots", "Jobs the engine can run at once", registry=self.registry)
-        self.busy = Gauge("sparkle_slots_busy", "Jobs held now", registry=self.registry)
-        self.deliveries = Counter(
-            "sparkle_deliveries", "Messages taken to be run here", ["priority"], registry=self.registry
-        )
-        self.follow_ups = Counter(
+        self.slots = self._gauge("sparkle_slots", "Jobs the engine can run at once")
+        self.busy = self._gauge("sparkle_slots_busy", "Jobs held now")
+        self.deliveries = self._counter("sparkle_deliveries", "Messages taken to be run here", ["priority"])
+        self.follow_ups = self._counter(
             "sparkle_follow_ups",
             "Follow-ups pulled: by their home, handed over to it, or run here as it was busy or gone",
             ["way"],
-            registry=self.registry,
         )
-        self.jobs = Counter(
-            "sparkle_jobs", "Jobs ended here, by how they ended", ["outcome"], registry=self.registry
+        self.jobs = self._counter("sparkle_jobs", "Jobs ended here, by how they ended", ["outcome"])
+        self.resumed = self._counter("sparkle_jobs_resumed", "Jobs that another attempt had begun")
+        self.rescued = self._counter("sparkle_jobs_rescued", "Jobs of workers that died, handed on from here")
+        self.engine_restarts = self._counter(
+            "sparkle_engine_restarts", "How often the engine process was started again"
         )
-        self.resumed = Counter(
-            "sparkle_jobs_resumed", "Jobs that another attempt had begun", registry=self.registry
+        self.handed_back = self._counter("sparkle_jobs_handed_back", "Jobs given back to the queue")
+        self.tokens = self._counter("sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"])
+        self.cache_hits = self._counter(
+            "sparkle_cache_hits", "Answers whose prompt was not read from its beginning"
         )
-        self.rescued = Counter(
-            "sparkle_jobs_rescued", "Jobs of workers that died, handed on from here", registry=self.registry
+        self.cache_checkpoints = self._gauge(
+            "sparkle_cache_checkpoints", "States kept of prompts and answers"
         )
-        self.engine_restarts = Counter(
-            "sparkle_engine_restarts",
-            "How often the engine process was started again",
-            registry=self.registry,
+        self.cache_evictions = self._gauge(
+            "sparkle_cache_evictions", "States that left since the engine's start because memory was needed"
         )
-        self.handed_back = Counter(
-            "sparkle_jobs_handed_back", "Jobs given back to the queue", registry=self.registry
+        self.preemptions = self._gauge(
+            "sparkle_preemptions", "How often a job gave way to a shorter one since the engine's start"
         )
-        self.tokens = Counter(
-            "sparkle_tokens", "Tokens of ended jobs, by what they were", ["kind"], registry=self.registry
+        self.draft_passes = self._counter(
+            "sparkle_draft_passes", "Passes that checked a draft, by who made it", ["proposer"]
         )
-        self.cache_hits = Counter(
-            "sparkle_cache_hits",
-            "Answers whose prompt was not read from its beginning",
-            registry=self.registry,
-        )
-        self.cache_checkpoints = Gauge(
-            "sparkle_cache_checkpoints", "States kept of prompts and answers", registry=self.registry
-        )
-        self.cache_evictions = Gauge(
-            "sparkle_cache_evictions",
-            "States that left since the engine's start because memory was needed",
-            registry=self.registry,
-        )
-        self.preemptions = Gauge(
-            "sparkle_preemptions",
-            "How often a job gave way to a shorter one since the engine's start",
-            registry=self.registry,
-        )
-        self.draft_passes = Counter(
-            "sparkle_draft_passes",
-            "Passes that checked a draft, by who made it",
-            ["proposer"],
-            registry=self.registry,
-        )
-        self.draft_tokens = Counter(
-            "sparkle_draft_tokens", "Tokens of these drafts", ["proposer"], registry=self.registry
-        )
-        self.draft_tokens_accepted = Counter(
+        self.draft_tokens = self._counter("sparkle_draft_tokens", "Tokens of these drafts", ["proposer"])
+        self.draft_tokens_accepted = self._counter(
             "sparkle_draft_tokens_accepted",
             "Of these, the ones in an answer; over the passes, and one more, it is what a pass keeps",
             ["proposer"],
-            registry=self.registry,
         )
-        self.queue_s = Histogram(
-            "sparkle_queue_seconds",
-            "From storing in the queue to the lease",
-            ["priority"],
-            buckets=_WAIT_S,
-            registry=self.registry,
+        self.queue_s = self._histogram(
+            "sparkle_queue_seconds", "From storing in the queue to the lease", ["priority"], buckets=_WAIT_S
         )
-        self.first_token_s = Histogram(
+        self.first_token_s = self._histogram(
             "sparkle_first_token_seconds",
             "From the lease to the first token (TTFT without the queue)",
             buckets=_WAIT_S,
-            registry=self.registry,
         )
-        self.token_s = Histogram(
+        self.token_s = self._histogram(
             "sparkle_time_per_output_token_seconds",
             "Mean time between an answer's tokens (TPOT)",
             buckets=_TOKEN_S,
-            registry=self.registry,
         )
-        self.job_s = Histogram(
-            "sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S, registry=self.registry
-        )
+        self.job_s = self._histogram("sparkle_job_seconds", "From the lease to the end", buckets=_WAIT_S)
+
+    def _counter(self, name: str, says: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, says, labels, registry=self.registry)
+
+    def _gauge(self, name: str, says: str) -> Gauge:
+        return Gauge(name, says, registry=self.registry)
+
+    def _histogram(
+        self, name: str, says: str, labels: Sequence[str] = (), *, buckets: Sequence[float]
+    ) -> Histogram:
+        return Histogram(name, says, labels, buckets=buckets, registry=self.registry)
 
     def cached(self, told: Cached) -> None:
         """What the engine says that it keeps, and what left or gave way so far."""
