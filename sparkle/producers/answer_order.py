@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkle.errors import AnswerChanged
+from sparkle.producers.calls_order import CallsChanged, CallsMissing, CallsOrder
 from sparkle.schemas.answer import Channel, Chunk, Result, TokenLogprobs
 from sparkle.schemas.answered import Answered
 
@@ -39,6 +40,7 @@ class AnswerOrder:
         self._logprobs: list[TokenLogprobs] = []
         self._pieces: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._lengths: dict[Channel, int] = dict.fromkeys(Channel, 0)
+        self._calls = CallsOrder()
         self._hole = False
 
     @property
@@ -80,6 +82,10 @@ class AnswerOrder:
             not text.startswith(self._text(channel)) for channel, text in texts.items()
         ):
             raise _changed(result.attempt)
+        try:
+            calls = self._calls.finish(result.tool_calls)
+        except CallsChanged:
+            raise _changed(result.attempt) from None
         rest = {channel: text[self._lengths[channel] :] for channel, text in texts.items()}
         tokens = result.tokens[first:]
         # the result does not say where its tokens change channel: all go with the last text that is missing
@@ -89,7 +95,8 @@ class AnswerOrder:
         tail: list[Chunk] = []
         for channel, text in rest.items():
             carried = tokens if channel is carrier else []
-            if text or carried:
+            called = calls if channel is Channel.ANSWER else []
+            if text or carried or called:
                 tail.append(
                     Chunk(
                         job=result.job,
@@ -101,6 +108,7 @@ class AnswerOrder:
                         text_start=self._lengths[channel],
                         channel=channel,
                         worker=result.worker,
+                        tool_calls=called,
                         logprobs=result.logprobs[first:] if result.logprobs and carried else None,
                     )
                 )
@@ -134,19 +142,27 @@ class AnswerOrder:
         if chunk.tokens[: len(known)] != known or not self._agrees(chunk, old_chars):
             raise _changed(chunk.attempt)
         tokens, text = chunk.tokens[old_tokens:], chunk.text[old_chars:]
-        if not tokens and not text:
+        try:
+            calls = self._calls.take(chunk.tool_calls)
+        except CallsChanged:
+            raise _changed(chunk.attempt) from None
+        except CallsMissing:
+            self._hole = True
+            return []
+        if not tokens and not text and not calls:
             return []
         self._tokens.extend(tokens)
         self._logprobs.extend((chunk.logprobs or [])[old_tokens:])
         self._pieces[chunk.channel].append(text)
         self._lengths[chunk.channel] += len(text)
-        if old_tokens == 0 and old_chars == 0:
+        if old_tokens == 0 and old_chars == 0 and calls == chunk.tool_calls:
             return [chunk]
         changes = {
             "first_index": chunk.first_index + old_tokens,
             "tokens": tokens,
             "text": text,
             "text_start": chunk.text_start + old_chars,
+            "tool_calls": calls,
             "logprobs": chunk.logprobs and chunk.logprobs[old_tokens:],
         }
         return [chunk.model_copy(update=changes)]

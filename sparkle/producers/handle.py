@@ -9,6 +9,7 @@ from typing import Self
 
 from sparkle.errors import AnswerChanged, FailureCode, JobFailed, SparkleError
 from sparkle.producers.answer_order import AnswerOrder, Gap
+from sparkle.producers.calls_order import joined
 from sparkle.schemas.answer import Chunk, Failure, Result
 from sparkle.schemas.answered import Answered
 
@@ -195,6 +196,7 @@ def _merged(first: Chunk, second: Chunk) -> Chunk:
     changes = {
         "tokens": first.tokens + second.tokens,
         "text": first.text + second.text,
+        "tool_calls": joined([*first.tool_calls, *second.tool_calls]),
         "logprobs": logprobs,
     }
     return first.model_copy(update=changes)
