@@ -180,19 +180,27 @@ class AnswerChanged(SparkleError):
 
 
 class GrammarError(SparkleError):
-    """An answer cannot be kept to a shape."""
+    """An answer cannot be kept to a shape; `code` is what its job ends with."""
+
+    code: FailureCode = FailureCode.ENGINE_ERROR
 
 
 class InvalidGrammar(GrammarError):
     """The shape is none: what was given for a schema, a regular expression or a grammar is not one."""
 
+    code = FailureCode.INVALID_GRAMMAR
+
 
 class UnsupportedSchema(GrammarError):
     """The shape says what cannot be enforced; the text has the path in keywords and positions, no names."""
 
+    code = FailureCode.UNSUPPORTED_SCHEMA
+
 
 class GrammarTooComplex(GrammarError):
     """The shape is over a limit of size, time or memory; the text has the limit, of sizes both numbers."""
+
+    code = FailureCode.GRAMMAR_TOO_COMPLEX
 
 
 class MatcherFailed(GrammarError):

@@ -114,6 +114,8 @@ class Delta:
     channel: Channel
     logprobs: list[list[Any]] | None = None
     """One entry a token: [log probability, [[token, log probability], …]]."""
+    calls: list[list[Any]] = field(default_factory=list[list[Any]])
+    """Pieces of tool calls: [call, name or None, JSON text, code points of the call's JSON before it]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ class Finished:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    enforced: bool = False
+    """Whether the answer was kept to all that its shape says, to the end."""
     drafts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """By proposer: passes with a draft of its, tokens drafted, and of these the accepted ones."""
 

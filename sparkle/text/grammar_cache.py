@@ -31,29 +31,23 @@ class GrammarCache(Generic[Compiled]):
     others. Any thread may ask; two that ask for the same at once both compile it.
     """
 
-    def __init__(
-        self,
-        compile_grammar: Callable[[str], Compiled],
-        *,
-        grammars: int = 256,
-        text_bytes: int = 16 * 1024**2,
-    ) -> None:
-        """At most `grammars` are kept, whose texts are `text_bytes` together.
-
-        What `compile_grammar` raises is kept if it is a GrammarError, and raised as it is if not.
-        """
+    def __init__(self, *, grammars: int = 256, text_bytes: int = 16 * 1024**2) -> None:
+        """At most `grammars` are kept, whose texts are `text_bytes` together."""
         for name, value in (("grammars", grammars), ("text_bytes", text_bytes)):
             if value < 1:
                 raise ConfigError(f"{name} is {value} but must be at least 1")
-        self._compile = compile_grammar
         self._most_grammars = grammars
         self._most_bytes = text_bytes
         self._kept: OrderedDict[Key, _Kept[Compiled]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, tenant: str, grammar: str) -> Compiled:
-        """What `grammar` compiles to; raises the GrammarError that it is refused with."""
+    def get(self, tenant: str, grammar: str, compile_grammar: Callable[[], Compiled]) -> Compiled:
+        """What `grammar` compiles to; raises the GrammarError that it is refused with.
+
+        It may be any text that says all that `compile_grammar` compiles. What that raises is kept if it is a
+        GrammarError, and raised as it is if not.
+        """
         text = grammar.encode()
         key = (tenant, hashlib.sha256(text).digest())
         with self._lock:
@@ -61,7 +55,7 @@ class GrammarCache(Generic[Compiled]):
             if kept is not None:
                 self._kept.move_to_end(key)
         if kept is None:
-            kept = self._compiled(grammar, len(text))
+            kept = self._compiled(compile_grammar, len(text))
             with self._lock:
                 self._keep(key, kept)
         if kept.refusal is not None:
@@ -70,9 +64,9 @@ class GrammarCache(Generic[Compiled]):
         assert kept.compiled is not None
         return kept.compiled
 
-    def _compiled(self, grammar: str, text_bytes: int) -> _Kept[Compiled]:
+    def _compiled(self, compile_grammar: Callable[[], Compiled], text_bytes: int) -> _Kept[Compiled]:
         try:
-            return _Kept(self._compile(grammar), None, text_bytes)
+            return _Kept(compile_grammar(), None, text_bytes)
         except GrammarError as refusal:
             return _Kept(None, refusal.with_traceback(None), text_bytes)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import cast
 
-from sparkle.errors import UnsupportedSchema
+from sparkle.errors import GrammarTooComplex, UnsupportedSchema
 from sparkle.text.pattern_dialect import UNWRITABLE
 from sparkle.text.pattern_length import unrolled_length
 from sparkle.text.schema_limits import SchemaLimits, require_at_most
@@ -135,7 +135,11 @@ def _check_multiple(given: object, limits: SchemaLimits) -> None:
     if isinstance(given, int | float) and not isinstance(given, bool):
         number = Decimal(repr(given)).normalize()
         digits = int(number.scaleb(_places_of(number)))
-        require_at_most("as the digits of a multipleOf", abs(digits), limits.multiple_of)
+        if abs(digits) > limits.multiple_of:
+            # not the number itself: a count is told, what a producer wrote is not
+            raise GrammarTooComplex(
+                f"schema: has a multipleOf over {limits.multiple_of} in its digits; give a smaller one"
+            )
 
 
 def _places_of(number: Decimal) -> int:

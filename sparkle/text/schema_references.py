@@ -30,7 +30,7 @@ def check_references(places: Sequence[Place], limits: SchemaLimits) -> None:
 
 
 def _found(place: Place, known: Mapping[Pointer, int]) -> Pointer:
-    target = _target(place.keywords["$ref"])
+    target = target_of(place.keywords["$ref"])
     if target is None or target not in known:
         raise UnsupportedSchema(
             f"schema: {place.path}/$ref names no schema in here; refer as in #/$defs/name"
@@ -63,7 +63,7 @@ def _require_no_circle(places: Sequence[Place], targets: Mapping[Pointer, Pointe
         ) from None
 
 
-def _target(reference: object) -> Pointer | None:
+def target_of(reference: object) -> Pointer | None:
     """The place that a reference into the same schema names; None for any other."""
     if reference == "#":
         return ()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from llguidance import LLMatcher
 
+from sparkle.text.call_values import CallForms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -22,3 +24,9 @@ class Shape:
 
     complete: bool = False
     """Whether the answer is closed with a short valid ending before its tokens run out."""
+
+    exact: bool = True
+    """Whether the grammar says all that the job asks for; not where the job is not strict."""
+
+    calls: CallForms | None = None
+    """How calls of tools are read; None where the answer has none."""

@@ -9,7 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkle.schemas.answer import Channel
+from sparkle.text.answer_calls import CallPiece
 from sparkle.text.answer_text import AnswerText, TextPiece
+from sparkle.text.call_values import ValueForm
 from sparkle.text.stop_strings import StopStrings
 from sparkle.text.tokenizer import Tokenizer
 
@@ -23,14 +25,18 @@ def written(
     answer = AnswerText(tokenizer, stop=stop, thinking=thinking)
     pieces: list[TextPiece] = []
     for token in tokens:
-        pieces += answer.push(token)
+        pieces += texts(answer.push(token))
         if answer.stopped:
             break
-    return pieces + answer.finish()
+    return pieces + texts(answer.finish())
 
 
-def joined(pieces: Sequence[TextPiece], channel: Channel) -> str:
-    return "".join(piece.text for piece in pieces if piece.channel is channel)
+def texts(pieces: Sequence[TextPiece | CallPiece]) -> list[TextPiece]:
+    return [piece for piece in pieces if isinstance(piece, TextPiece)]
+
+
+def joined(pieces: Sequence[TextPiece | CallPiece], channel: Channel) -> str:
+    return "".join(piece.text for piece in texts(pieces) if piece.channel is channel)
 
 
 def ids(tokenizer: Tokenizer, *parts: str) -> list[int]:
@@ -50,8 +56,8 @@ def decoded(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
 class TestCharacters:
     def test_a_character_comes_whole(self, small: Tokenizer) -> None:
         answer = AnswerText(small, stop=(), thinking=False)
-        texts = [[piece.text for piece in answer.push(byte)] for byte in "é🙂".encode()]
-        assert texts == [[], ["é"], [], [], [], ["🙂"]]
+        found = [[piece.text for piece in texts(answer.push(byte))] for byte in "é🙂".encode()]
+        assert found == [[], ["é"], [], [], [], ["🙂"]]
         assert answer.finish() == []
 
     def test_a_broken_character_is_replaced_when_it_is_known_to_be(self, small: Tokenizer) -> None:
@@ -226,3 +232,68 @@ def test_the_real_tokenizer_writes_what_it_read(real: Tokenizer, thinking: bool)
     text = "Grüße, 世界! 👩‍👩‍👧‍👦 नमस्ते\n\n```py\nprint('加拿大')\n```"
     channel = REASONING if thinking else ANSWER
     assert joined(written(real, real.encode(text), thinking=thinking), channel) == text
+
+
+FORMS = {"get": {"city": ValueForm(raw=True)}, "stop": {}}
+GET = [
+    "<tool_call>",
+    "\n<function=get>\n<parameter=city>\nParis\n</parameter>\n</function>\n",
+    "</tool_call>",
+]
+STOP = ["<tool_call>", "\n<function=stop>\n</function>\n", "</tool_call>"]
+
+
+class TestCalls:
+    def read(
+        self, tokenizer: Tokenizer, *parts: str, stop: Sequence[str] = (), thinking: bool = False
+    ) -> tuple[AnswerText, list[TextPiece | CallPiece]]:
+        answer = AnswerText(tokenizer, stop=stop, thinking=thinking, calls=FORMS)
+        pieces = [piece for token in ids(tokenizer, *parts) for piece in answer.push(token)]
+        return answer, pieces
+
+    def test_prose_comes_without_the_white_space_before_a_call(self, small: Tokenizer) -> None:
+        answer, pieces = self.read(small, "Well,  then \n\n", *GET, "\n", *STOP)
+        assert joined(pieces, ANSWER) == "Well,  then"
+        calls = [piece for piece in pieces if isinstance(piece, CallPiece)]
+        assert [(piece.index, piece.name) for piece in calls if piece.name] == [(0, "get"), (1, "stop")]
+        assert "".join(piece.arguments for piece in calls if piece.index == 0) == '{"city": "Paris"}'
+        assert answer.called
+        assert answer.finish() == []
+
+    def test_white_space_at_the_end_of_prose_is_text(self, small: Tokenizer) -> None:
+        answer, pieces = self.read(small, "Well, \n")
+        assert joined(pieces, ANSWER) == "Well,"
+        assert joined(answer.finish(), ANSWER) == " \n"
+        assert not answer.called
+
+    def test_the_name_comes_first_and_a_text_as_it_is_written(self, small: Tokenizer) -> None:
+        # a token a byte, but for the tags
+        _, pieces = self.read(small, *GET)
+        calls = [piece for piece in pieces if isinstance(piece, CallPiece)]
+        assert calls[0] == CallPiece(0, "get", "", 0)
+        assert [piece.arguments for piece in calls[1:]] == ['{"city": ', '"P', *"aris", '"', "}"]
+        starts = [sum(len(before.arguments) for before in calls[:place]) for place in range(len(calls))]
+        assert [piece.arguments_start for piece in calls] == starts
+
+    def test_calls_stand_behind_the_thoughts_only(self, small: Tokenizer) -> None:
+        answer, pieces = self.read(small, "a", *STOP, "b", "</think>", "\n\n", *STOP, thinking=True)
+        assert joined(pieces, REASONING) == f"a{''.join(STOP)}b"
+        assert [piece for piece in pieces if isinstance(piece, CallPiece)] == [
+            CallPiece(0, "stop", "", 0),
+            CallPiece(0, None, "{}", 0),
+        ]
+        assert answer.called
+
+    def test_a_cut_call_is_none(self, small: Tokenizer) -> None:
+        answer, _ = self.read(small, *STOP, "\n", "<tool_call>", "\n<function=get>\n")
+        assert not answer.called
+        assert answer.finish() == []
+
+    def test_a_stop_string_ends_prose_and_no_value(self, small: Tokenizer) -> None:
+        answer, pieces = self.read(small, "one END", *STOP, stop=["END"])
+        assert (answer.stopped, joined(pieces, ANSWER)) == (True, "one ")
+        answer, pieces = self.read(small, "EN\n", *GET, stop=["END", "Paris"])
+        assert (answer.stopped, joined(pieces, ANSWER), answer.called) == (False, "EN", True)
+
+    def test_without_tools_its_tag_is_text(self, small: Tokenizer) -> None:
+        assert joined(written(small, ids(small, *STOP)), ANSWER) == "".join(STOP)

@@ -199,7 +199,7 @@ def test_what_is_no_schema_is_refused(schema: object) -> None:
         ("text_letters", {"required": ["b" * 30]}, {"properties": {"b" * 31: {}}}, "31 letters in one name"),
         ("ref_targets", chain(5), chain(6), r"6 schemas that \$ref names; at most 5"),
         ("ref_depth", chain(2, 3), chain(2, 4), "16 levels with its references followed; at most 13"),
-        ("multiple_of", {"multipleOf": 2.5}, {"multipleOf": 0.026}, "26 as the digits of a .*; at most 25"),
+        ("multiple_of", {"multipleOf": 2.5}, {"multipleOf": 0.026}, "multipleOf over 25 in its digits"),
         ("pattern_letters", {"pattern": "abcd"}, {"patternProperties": {"abcde": True}}, "5 .* most 4"),
         ("pattern_unrolled", {"pattern": "a{9}"}, {"pattern": "(a{2}b){4}"}, "12 characters .*; at most 9"),
     ],
