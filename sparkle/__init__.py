@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from sparkle.producers.handle import Handle
     from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
     from sparkle.schemas.job import Job, Sampling, Thinking, Turn
+    from sparkle.schemas.shape import ChoiceShape, GrammarShape, JsonObjectShape, JsonSchemaShape, RegexShape
+    from sparkle.schemas.tools import NamedTool, Tool, ToolCall, ToolCallDelta
 
 __all__ = [
     "AnswerChanged",
     "Channel",
+    "ChoiceShape",
     "Chunk",
     "Client",
     "ConfigError",
@@ -35,17 +38,25 @@ __all__ = [
     "Failure",
     "FailureCode",
     "FinishReason",
+    "GrammarShape",
     "Handle",
     "Job",
     "JobFailed",
+    "JsonObjectShape",
+    "JsonSchemaShape",
     "MessageTooLarge",
+    "NamedTool",
     "NotConnected",
     "QueueError",
     "QueueFull",
+    "RegexShape",
     "Result",
     "Sampling",
     "SparkleError",
     "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
     "TopologyMissing",
     "Turn",
     "Usage",
@@ -57,6 +68,11 @@ _HOMES = {
     "sparkle.producers.handle": ("Handle",),
     "sparkle.schemas.answer": ("Channel", "Chunk", "Failure", "FinishReason", "Result", "Usage"),
     "sparkle.schemas.job": ("Job", "Sampling", "Thinking", "Turn"),
+    "sparkle.schemas.shape": (
+        *("ChoiceShape", "GrammarShape", "JsonObjectShape"),
+        *("JsonSchemaShape", "RegexShape"),
+    ),
+    "sparkle.schemas.tools": ("NamedTool", "Tool", "ToolCall", "ToolCallDelta"),
 }
 
 

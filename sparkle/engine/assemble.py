@@ -49,7 +49,9 @@ class Assembly:
     """An engine and what belongs to it."""
 
     engine: Engine
+    tokenizer: Tokenizer
     prompts: PromptBuilder
+    config: ModelConfig
     model: str
     """The model's name."""
 
@@ -149,7 +151,9 @@ def assemble(directory: Path, settings: EngineSettings, *, load: Load | None = N
             time.perf_counter,
             SteadyUnixClock(),
         ),
+        tokenizer=tokenizer,
         prompts=prompts,
+        config=config,
         model=config.name,
         sizes=sizes,
         context_tokens=context_tokens,

@@ -22,7 +22,7 @@ from sparkle.engine.plan import PassPlan, PassResult
 from sparkle.engine.request import Request
 from sparkle.engine.scheduler import Scheduler, Written
 from sparkle.engine.shapes import Shapes
-from sparkle.errors import FailureCode, GrammarError, GrammarTooComplex
+from sparkle.errors import FailureCode, GrammarError
 from sparkle.quiet.failures import kind_of, place_of
 from sparkle.schemas.answer import FinishReason
 from sparkle.schemas.job import Job
@@ -214,13 +214,15 @@ class Engine:
             kept_to = self._shapes.start(job.id, shape, max_tokens=max_answer_tokens)
             kept_to.accept(answered)
         stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
-        answer = AnswerFrames(job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens)
+        answer = AnswerFrames(
+            job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens, shape=shape
+        )
         if answered:
             told = self._replayed[job.id] = [*answer.replay(answered)]
             reason = _reason(answered, stop_tokens, max_answer_tokens, stopped=answer.stopped)
             if reason is not None:
                 # all of it was written before, but for its end
-                told += answer.end(reason)
+                told += answer.end(reason, ended=self._shapes.is_complete(job.id))
                 self._shapes.end(job.id)
                 return
         self._scheduler.add(
@@ -289,7 +291,7 @@ class Engine:
             # a stop string that is complete with the last token allowed is still the reason
             finish = FinishReason.STOP
         if finish is not None:
-            frames += answer.end(finish)
+            frames += answer.end(finish, ended=self._shapes.is_complete(job_id))
             self._forget(job_id)
         return frames
 
@@ -319,10 +321,7 @@ def _reason(
 
 def _unshaped(job_id: str, error: GrammarError) -> Failed:
     """The end of an answer that cannot be kept to its shape any more."""
-    code = (
-        FailureCode.GRAMMAR_TOO_COMPLEX if isinstance(error, GrammarTooComplex) else FailureCode.ENGINE_ERROR
-    )
-    return _failed(job_id, code, str(error))
+    return _failed(job_id, error.code, str(error))
 
 
 def _failed(job_id: str, code: FailureCode, message: str, *, retryable: bool = False) -> Failed:

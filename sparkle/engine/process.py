@@ -35,6 +35,7 @@ from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, ConfigError
 from sparkle.quiet.logs import log_to_stderr
 from sparkle.quiet.process import keep_content_in
+from sparkle.text.shape_compiler import ShapeCompiler
 
 if TYPE_CHECKING:
     from sparkle.engine.assemble import Assembly
@@ -73,8 +74,14 @@ def _run(arguments: argparse.Namespace, connection: socket.socket) -> None:
     assembly = assemble(arguments.model, settings)
     log.info("start_phases", extra={"import_s": round(import_s, 3), **assembly.phases_s})
     ready = _ready(assembly, load_s=time.monotonic() - started_s)
-    with connection.makefile("rb") as stream:
-        intake = Intake(stream, assembly.prompts, prompt_threads=settings.prompt_threads)
+    config = assembly.config
+    with (
+        connection.makefile("rb") as stream,
+        ShapeCompiler(
+            arguments.model, assembly.tokenizer, rows=config.vocab_size, end_tokens=config.end_tokens
+        ) as shapes,
+    ):
+        intake = Intake(stream, assembly.prompts, shapes, prompt_threads=settings.prompt_threads)
         _serve_until_told(assembly.engine, intake, connection, ready)
 
 

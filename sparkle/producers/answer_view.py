@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Protocol, TextIO
 
@@ -63,9 +64,12 @@ class TextView:
         self._write(chunk.text, chunk.channel)
 
     def end(self, result: Result) -> None:
-        """End the line, tell the figures."""
+        """End the line, show the calls, tell the figures."""
         if not self._ends_line:
             self._write("\n", Channel.ANSWER)
+        for call in result.tool_calls:
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            self._write(f"{call.name} {arguments}\n", Channel.ANSWER)
         self._err.write(usage_line(result) + "\n")
         self._err.flush()
 
@@ -112,6 +116,7 @@ def usage_line(result: Result) -> str:
         f"first token after {milliseconds(usage.first_token_s)}",
         f"{tokens_per_s(usage):.0f} tokens/s",
         f"ended by {result.finish_reason}",
+        *(["not of the shape asked for"] if result.valid is False else []),
         f"worker {result.worker}",
     ]
     return " · ".join(parts)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
 from sparkle.producers.answer_view import AnswerView
+from sparkle.producers.batch_shapes import job_tool
 from sparkle.producers.client import Client
 from sparkle.producers.running import abandon
 from sparkle.producers.settings import ClientSettings
@@ -28,6 +32,8 @@ def chat_job(
     seed: int | None = None,
     thinking: str | None = None,
     deadline_s: float | None = None,
+    schema: object = None,
+    tools: object = None,
 ) -> Job:
     """A job of one question; None is the job's own default. Raises InvalidMessage naming the field."""
     if not question.strip():
@@ -43,11 +49,25 @@ def chat_job(
         "sampling": {name: value for name, value in sampling.items() if value is not None},
         "thinking": thinking,
         "deadline_ms": deadline_ms,
+        "response_format": None if schema is None else {"type": "json_schema", "schema": schema},
+        "tools": [job_tool(tool) for tool in cast("list[object]", tools)]
+        if isinstance(tools, list)
+        else tools,
     }
     try:
         return Job.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
         raise InvalidMessage(describe(error)) from None
+
+
+def read_json(path: Path, flag: str) -> object:
+    """What a flag's file holds. Raises InvalidMessage with the flag, and nothing of the file."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidMessage(f"{flag}: the file cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise InvalidMessage(f"{flag}: the file holds no JSON") from None
 
 
 async def ask(settings: ClientSettings, job: Job, view: AnswerView, *, patience_s: float = PATIENCE_S) -> int:

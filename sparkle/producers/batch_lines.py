@@ -17,6 +17,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
+from sparkle.producers.batch_shapes import job_shape, job_tool, job_tool_choice, job_turn, openai_calls
 from sparkle.schemas.answer import Result
 from sparkle.schemas.codec import describe
 from sparkle.schemas.job import Job, Sampling
@@ -36,7 +37,7 @@ SAMPLING_FIELDS = (
     "seed",
     "stop",
 )
-JOB_FIELDS = ("messages", "response_format", "tools", "thinking")
+JOB_FIELDS = ("messages", "response_format", "tools", "tool_choice", "parallel_tool_calls", "thinking")
 OTHER_FIELDS = ("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream")
 NOTES = ("model", "user", "metadata")
 """Fields that change no answer: one model is served, and the rest is for the sender."""
@@ -86,6 +87,12 @@ def answer_line(line: BatchLine, result: Result, *, created_s: int) -> dict[str,
     message: dict[str, object] = {"role": "assistant", "content": result.text}
     if result.reasoning:
         message["reasoning_content"] = result.reasoning
+    if result.tool_calls:
+        message["content"] = result.text or None
+        message["tool_calls"] = openai_calls(result.tool_calls)
+    # of an answer that was not kept to its shape to the end: whether it has it
+    if result.valid is not None:
+        message["valid"] = result.valid
     usage = result.usage
     body: dict[str, object] = {
         "id": f"chatcmpl-{result.job}",
@@ -164,6 +171,21 @@ def _only(fields: Mapping[str, object], known: tuple[str, ...], prefix: str) -> 
         raise InvalidMessage(f"{names}: not supported; supported here: {', '.join(known)}")
 
 
+def _job_field(name: str, value: object) -> object:
+    """A field in the contract's form. Raises InvalidMessage."""
+    match name, value:
+        case "response_format", _:
+            return job_shape(value)
+        case "tools", list():
+            return [job_tool(tool) for tool in cast("list[object]", value)]
+        case "tool_choice", _:
+            return job_tool_choice(value)
+        case "messages", list():
+            return [job_turn(turn, number) for number, turn in enumerate(cast("list[object]", value))]
+        case _:
+            return value
+
+
 def _sampling(body: Mapping[str, object]) -> dict[str, object]:
     fields = {name: body[name] for name in SAMPLING_FIELDS if name in body}
     if isinstance(fields.get("stop"), str):
@@ -177,9 +199,7 @@ def _fields(body: Mapping[str, object]) -> dict[str, object]:
         raise InvalidMessage("body.n: must be 1; write a line for each answer")
     if body.get("stream", False) is not False:
         raise InvalidMessage("body.stream: must be false in a batch file")
-    fields = {name: body[name] for name in JOB_FIELDS if name in body}
-    if fields.get("response_format") == {"type": "text"}:
-        del fields["response_format"]
+    fields = {name: _job_field(name, body[name]) for name in JOB_FIELDS if name in body}
     if "reasoning_effort" in body:
         effort = body["reasoning_effort"]
         if "thinking" in body or not isinstance(effort, str) or effort not in EFFORTS:

@@ -150,10 +150,10 @@ class Job(Message):
     """How long to think first; needs `messages`."""
 
     response_format: Shape | None = None
-    """The exact shape of the answer, behind what was thought. Reserved: refused until it is served."""
+    """The exact shape of the answer, behind what was thought."""
 
     tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
-    """Functions the model may call; need `messages`. Reserved: refused until they are served."""
+    """Functions the model may call; need `messages`."""
 
     tool_choice: ToolChoice = "auto"
     """Whether it may or must call one. An answer without a call is of the `response_format`, if given."""
@@ -213,12 +213,7 @@ class Job(Message):
 
     @model_validator(mode="after")
     def _served(self) -> Self:
-        for name in ("response_format", "tools"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is reserved and not served yet; leave it out")
         for number, turn in enumerate(self.messages or ()):
-            if turn.role == "tool" or turn.tool_calls is not None:
-                raise ValueError(f"messages.{number}: tool calls are reserved and not served yet")
             if not isinstance(turn.content, str) and any(
                 isinstance(part, MediaPart) for part in turn.content
             ):

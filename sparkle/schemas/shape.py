@@ -12,7 +12,7 @@ from sparkle.schemas.message import Part
 
 MAX_GRAMMAR_CHARS = 262_144
 MAX_CHOICES = 10_000
-MAX_CHOICE_CHARS = 8_192
+MAX_CHOICE_CHARS = 4_096
 
 
 class _Shape(Part):

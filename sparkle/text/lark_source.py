@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sparkle.errors import InvalidGrammar, UnsupportedSchema
 from sparkle.text.grammar import checked_schema
 from sparkle.text.schema_keywords import check_pattern
-from sparkle.text.schema_limits import SchemaLimits
+from sparkle.text.schema_limits import SchemaLimits, require_at_most
 
 _LEXEME = re.compile(
     r"""
@@ -83,6 +83,8 @@ def _check(lexeme: _Lexeme, line: int, limits: SchemaLimits) -> None:
         what = f"a directive that is none of {', '.join(sorted(_DIRECTIVES))}"
     if what is not None:
         raise UnsupportedSchema(f"grammar: line {line} has {what}")
+    if lexeme.kind == "text":
+        require_at_most("letters in one text", len(lexeme.text), limits.text_letters)
     if lexeme.kind == "regex":
         check_pattern(lexeme.text, limits)
     if lexeme.text == '"' or lexeme.text == "/":

@@ -19,7 +19,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sparkle.errors import InvalidMessage, SparkleError, UnsupportedModel
-from sparkle.schemas.job import MAX_TEXT_CHARS, TextPart, Thinking, Turn
+from sparkle.schemas.job import MAX_TEXT_CHARS, Thinking, Turn
+from sparkle.schemas.tools import Tool
+from sparkle.text.chat_form import messages_of, tools_of
 from sparkle.text.template_file import read_template
 
 MAX_SOURCE_CHARS = 262_144
@@ -60,15 +62,17 @@ class ChatTemplate:
         """Every text in the template's source that it can write."""
         return self._literals
 
-    def render(self, turns: Sequence[Turn], thinking: Thinking, *, now: datetime) -> str:
+    def render(
+        self, turns: Sequence[Turn], thinking: Thinking, *, now: datetime, tools: Sequence[Tool] = ()
+    ) -> str:
         """The text of a chat up to where the model goes on; `now` is the date a template may write.
 
         Raises InvalidMessage, without any of the chat's text, when the template refuses the turns, fails on
         them, or writes more than MAX_RENDERED_CHARS.
         """
         variables: dict[str, object] = {
-            "messages": [_message(turn) for turn in turns],
-            "tools": None,
+            "messages": messages_of(turns),
+            "tools": tools_of(tools),
             "documents": None,
             "add_generation_prompt": True,
             "strftime_now": now.strftime,
@@ -175,18 +179,3 @@ def _thinking_switch(thinking: Thinking) -> dict[str, object]:
     if thinking is Thinking.OFF:
         return {"enable_thinking": False}
     return {"enable_thinking": True, "reasoning_effort": thinking.value}
-
-
-def text_of(turn: Turn) -> str:
-    """A turn's text. Its parts are joined, as a template writes them: one after the other."""
-    if isinstance(turn.content, str):
-        return turn.content
-    return "".join(part.text for part in turn.content if isinstance(part, TextPart))
-
-
-def _message(turn: Turn) -> dict[str, str]:
-    """A turn as templates read it."""
-    message = {"role": turn.role, "content": text_of(turn)}
-    if turn.reasoning is not None:
-        message["reasoning_content"] = turn.reasoning
-    return message

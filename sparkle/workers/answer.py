@@ -8,6 +8,7 @@ from sparkle.engine.frames import Delta, Finished
 from sparkle.errors import EngineError
 from sparkle.schemas.answer import Alternative, Channel, Chunk, Result, TokenLogprobs, Usage
 from sparkle.schemas.answered import Answered
+from sparkle.workers.calls import CallsSoFar
 
 
 class AnswerSoFar:
@@ -24,12 +25,20 @@ class AnswerSoFar:
         self._texts: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._text_chars = dict.fromkeys(Channel, 0)
         self._logprobs = None if logprobs is None else [*logprobs]
+        self._calls = CallsSoFar(job)
+        self.enforced = False
+        """Whether the engine kept it to all that its shape says, to the end; known with the result."""
         self._next_seq = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens written."""
         return len(self._tokens)
+
+    @property
+    def call_is_cut(self) -> bool:
+        """Whether the last call has begun and has not come to its end."""
+        return self._calls.is_cut
 
     def record(self, strikes: int) -> Answered:
         """All of it, for the worker that goes on."""
@@ -49,6 +58,7 @@ class AnswerSoFar:
                 f"delta starts at token {delta.first_index} and character {delta.text_start} "
                 f"but {len(self._tokens)} tokens and {chars} characters were written"
             )
+        self._calls.add(delta.calls)
         self._tokens += delta.tokens
         self._texts[delta.channel].append(delta.text)
         self._text_chars[delta.channel] += len(delta.text)
@@ -68,17 +78,20 @@ class AnswerSoFar:
             text_start=delta.text_start,
             channel=delta.channel,
             worker=self._worker,
+            tool_calls=self._calls.deltas(delta.calls),
             logprobs=self._logprobs_of(delta),
         )
 
     def result(self, finished: Finished, *, queue_s: float, first_token_s: float, total_s: float) -> Result:
         """The whole answer; the counts are the engine's, the times the caller's, in seconds."""
+        self.enforced = finished.enforced
         return Result(
             job=self._job,
             attempt=self._attempt,
             worker=self._worker,
             text="".join(self._texts[Channel.ANSWER]),
             reasoning="".join(self._texts[Channel.REASONING]),
+            tool_calls=self._calls.whole(),
             tokens=self._tokens,
             finish_reason=finished.finish_reason,
             usage=Usage(

@@ -104,7 +104,8 @@ class Answering:
                 # before the await: should it be cut short, the engine may have the job
                 self.in_engine = True
                 await self._station.engine.submit(submit)
-                return await self._follow()
+                end = await self._follow()
+                return await self._checked(end) if isinstance(end, Result) else end
         except TimeoutError:
             return self._failed(
                 FailureCode.DEADLINE_EXCEEDED,
@@ -177,6 +178,12 @@ class Answering:
                     return self._failed(
                         FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"
                     )
+
+    async def _checked(self, result: Result) -> Result | Failure:
+        answer = self._answer
+        return await self._station.shapes.checked(
+            self._job, result, enforced=answer.enforced, cut=answer.call_is_cut
+        )
 
     async def _take(self, delta: Delta) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -19,10 +19,12 @@ from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.storage import require_memory
 from sparkle.queue.usage import require_meter
+from sparkle.workers.check_client import CheckProcess
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings, new_worker_name
+from sparkle.workers.shape_check import ShapeCheck
 from sparkle.workers.station import Station
 from sparkle.workers.worker import Worker
 
@@ -72,6 +74,8 @@ async def run_worker(
             return
         for line in engine.ready.memory:
             tell(line)
+        checks = CheckProcess()
+        stack.push_async_callback(checks.close)
         handover = HandoverSettings(wait_s=settings.follow_up_wait_ms / 1000)
         station = Station(
             worker=worker,
@@ -84,6 +88,7 @@ async def run_worker(
             engine=engine,
             metrics=metrics,
             unix_s=SteadyUnixClock(),
+            shapes=ShapeCheck(checks, metrics),
         )
         serving = Worker(station, life, heart)
         metrics.slots.set(engine.ready.slots)

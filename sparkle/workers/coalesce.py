@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sparkle.engine.call_pieces import joined
 from sparkle.engine.frames import Delta
 
 
@@ -60,5 +61,9 @@ def _continues(held: Delta, delta: Delta) -> bool:
 def _merged(held: Delta, delta: Delta) -> Delta:
     both = None if held.logprobs is None or delta.logprobs is None else held.logprobs + delta.logprobs
     return dataclasses.replace(
-        held, tokens=held.tokens + delta.tokens, text=held.text + delta.text, logprobs=both
+        held,
+        tokens=held.tokens + delta.tokens,
+        text=held.text + delta.text,
+        logprobs=both,
+        calls=joined([*held.calls, *delta.calls]),
     )

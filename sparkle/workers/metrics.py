@@ -47,6 +47,10 @@ class WorkerMetrics:
         self.preemptions = self._gauge(
             "sparkle_preemptions", "How often a job gave way to a shorter one since the engine's start"
         )
+        self.grammar_violations = self._counter(
+            "sparkle_grammar_violations",
+            "Answers that were kept to a shape and do not have it: faults, none of which was given out",
+        )
         self.draft_passes = self._counter(
             "sparkle_draft_passes", "Passes that checked a draft, by who made it", ["proposer"]
         )

@@ -18,6 +18,7 @@ from sparkle.schemas.control import UsageRecord
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.probation import Probation
 from sparkle.workers.settings import WorkerSettings
+from sparkle.workers.shape_check import ShapeCheck
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Station:
     metrics: WorkerMetrics
     unix_s: Callable[[], float]
     """Unix time, which no step of the machine's clock moves: what deadlines are judged by."""
+
+    shapes: ShapeCheck
     probation: Probation = field(default_factory=Probation)
 
     async def store_usage(self, record: UsageRecord) -> None:

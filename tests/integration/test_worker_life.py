@@ -37,10 +37,12 @@ from sparkle.schemas.codec import encode
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.assembly import run_worker
+from sparkle.workers.check_client import CheckProcess
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
 from sparkle.workers.pulse import Pulse
 from sparkle.workers.settings import WorkerSettings
+from sparkle.workers.shape_check import ShapeCheck
 from sparkle.workers.station import Station
 from sparkle.workers.worker import Worker
 from tests.conftest import Eventually
@@ -317,8 +319,9 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
         records=AnswerRecords(own),
         offers=Offers(own, REGION, "w-1"),
         engine=engine,
-        metrics=WorkerMetrics(),
+        metrics=(metrics := WorkerMetrics()),
         unix_s=SteadyUnixClock(),
+        shapes=ShapeCheck(CheckProcess(), metrics),
     )
     life = LifeCycle()
     heart = HeartbeatSender(own, Pulse(worker="w-1", region=REGION, life=life).heartbeat)

@@ -70,6 +70,7 @@ def test_a_schema_in_it_is_the_compilers_afterwards() -> None:
         ('start: %json {"not": {"const": "canary"}}', UnsupportedSchema, "/not"),
         ('start: %json {"x-guidance": {"lenient": true}}', UnsupportedSchema, "x-guidance"),
         ('start: %json {"multipleOf": 99991}', GrammarTooComplex, "multipleOf"),
+        ('start: "' + "a" * 5_000 + '"', GrammarTooComplex, "letters in one text"),
         ("start: /" + "a{1000}" * 300 + "/", GrammarTooComplex, "pattern"),
         ("start: %json " + '{"items":' * 200 + "{}" + "}" * 200, GrammarTooComplex, "levels"),
         ("start: %json " + "[" * 100_000, InvalidGrammar, "no JSON"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from transformers.utils import chat_template_utils
 
 from sparkle.errors import CheckpointError, InvalidMessage, UnsupportedModel
 from sparkle.schemas.job import TextPart, Thinking, Turn
+from sparkle.schemas.tools import Tool, ToolCall
 from sparkle.text import template as template_module
 from sparkle.text.template import ChatTemplate
 from sparkle.text.template_file import read_template
@@ -210,3 +212,86 @@ def test_the_bundled_template_renders_as_with_transformers(
         reasoning_effort=thinking.value,
     )
     assert tiny_template.render(chat, thinking, now=NOON) == texts[0]
+
+
+class TestCalls:
+    def test_outcomes_come_in_the_order_of_their_calls(self) -> None:
+        calls = [ToolCall(id=name, name="f", arguments={}) for name in "abc"]
+        asked = [
+            USER,
+            Turn(role="assistant", content="", tool_calls=calls),
+            *(Turn(role="tool", content=name.upper(), tool_call_id=name) for name in ("c", "x", "a", "b")),
+            Turn(role="user", content="and"),
+            Turn(role="assistant", content="", tool_calls=[calls[1], calls[0]]),
+            *(Turn(role="tool", content=name, tool_call_id=name) for name in "ab"),
+        ]
+        told = "{{ turn.content }}{{ turn.tool_call_id }} "
+        source = "{% for turn in messages if turn.role == 'tool' %}" + told + "{% endfor %}"
+        assert rendered(source, *asked) == "Aa Bb Cc Xx bb aa "
+
+    def test_absent_descriptions_and_parameters_are_not_written(self) -> None:
+        tools = [
+            Tool(name="f"),
+            Tool(name="g", description="G.", parameters={"type": "object"}, strict=False),
+        ]
+        text = made("{{ tools|tojson }}").render([USER], Thinking.OFF, now=NOON, tools=tools)
+        written = [
+            {"type": "function", "function": {"name": "f"}},
+            {
+                "type": "function",
+                "function": {"name": "g", "description": "G.", "parameters": {"type": "object"}},
+            },
+        ]
+        assert text.startswith(json.dumps(written))
+        assert rendered("{{ tools is none }}") == "True"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain, inner, max_size=3),
+    max_leaves=5,
+).filter(lambda value: "Infinity" not in json.dumps(value))
+names = st.from_regex(r"[a-zäö天_]{1,8}", fullmatch=True)
+objects = st.dictionaries(plain, values, max_size=3)
+all_tools = st.lists(
+    st.builds(Tool, name=names, description=st.none() | plain, parameters=st.none() | objects), max_size=3
+)
+tool_turns = st.tuples(
+    st.lists(st.tuples(names, objects), min_size=1, max_size=3),
+    plain,
+    st.lists(plain, min_size=1, max_size=3),
+)
+
+
+@given(all_tools, st.lists(tool_turns, max_size=2), st.sampled_from(Thinking))
+@settings(max_examples=150)
+def test_tools_calls_and_outcomes_render_as_with_transformers(
+    tiny_template: ChatTemplate, tools: list[Tool], rounds: list[Any], thinking: Thinking
+) -> None:
+    chat = [USER]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+    for calls, content, outcomes in rounds:
+        made_calls = [
+            ToolCall(id=f"c{place}", name=name, arguments=arguments)
+            for place, (name, arguments) in enumerate(calls)
+        ]
+        chat.append(Turn(role="assistant", content=content, tool_calls=made_calls))
+        functions = [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls]
+        messages.append({"role": "assistant", "content": content, "tool_calls": functions})
+        for place, outcome in enumerate(outcomes):
+            chat.append(Turn(role="tool", content=outcome, tool_call_id=f"c{place}"))
+            messages.append({"role": "tool", "content": outcome})
+    described: list[dict[str, Any]] = []
+    for tool in tools:
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        said = {key: value for key, value in function.items() if value is not None}
+        described.append({"type": "function", "function": said})
+    texts, _ = chat_template_utils.render_jinja_template(  # pyright: ignore[reportUnknownMemberType] # half typed
+        [messages],
+        tools=described or None,  # pyright: ignore[reportArgumentType] # functions only, by its hints
+        chat_template=(TINY / "chat_template.jinja").read_text(encoding="utf-8"),
+        add_generation_prompt=True,
+        enable_thinking=thinking is not Thinking.OFF,
+        reasoning_effort=thinking.value,
+    )
+    assert tiny_template.render(chat, thinking, now=NOON, tools=tools) == texts[0]

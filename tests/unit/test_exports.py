@@ -10,7 +10,7 @@ import pytest
 import sparkle
 from sparkle import errors
 from sparkle.producers import client, handle
-from sparkle.schemas import answer, job
+from sparkle.schemas import answer, job, shape, tools
 
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "numpy"}
 
@@ -19,6 +19,7 @@ def test_the_public_names_are_exactly_these() -> None:
     assert sparkle.__all__ == [
         "AnswerChanged",
         "Channel",
+        "ChoiceShape",
         "Chunk",
         "Client",
         "ConfigError",
@@ -26,17 +27,25 @@ def test_the_public_names_are_exactly_these() -> None:
         "Failure",
         "FailureCode",
         "FinishReason",
+        "GrammarShape",
         "Handle",
         "Job",
         "JobFailed",
+        "JsonObjectShape",
+        "JsonSchemaShape",
         "MessageTooLarge",
+        "NamedTool",
         "NotConnected",
         "QueueError",
         "QueueFull",
+        "RegexShape",
         "Result",
         "Sampling",
         "SparkleError",
         "Thinking",
+        "Tool",
+        "ToolCall",
+        "ToolCallDelta",
         "TopologyMissing",
         "Turn",
         "Usage",
@@ -46,7 +55,7 @@ def test_the_public_names_are_exactly_these() -> None:
 
 
 def test_every_name_is_the_one_of_its_module() -> None:
-    homes = (client, handle, answer, job, errors)
+    homes = (client, handle, answer, job, shape, tools, errors)
     for name in sparkle.__all__:
         home = next(module for module in homes if hasattr(module, name))
         assert getattr(sparkle, name) is getattr(home, name), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -32,6 +33,14 @@ def ask(
         float | None,
         typer.Option(min=0.001, metavar="SECONDS", help="From now on; then the answer is of no more use."),
     ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A JSON schema: the answer is JSON that is valid under it."),
+    ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A JSON list of functions that the model may call."),
+    ] = None,
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Chunks and result as lines of JSON instead of text.")
     ] = False,
@@ -41,14 +50,15 @@ def ask(
 ) -> None:
     """Ask one question and see the answer as it is written.
 
-    The answer goes to stdout, a line of figures to stderr. Ctrl-C cancels the job.
+    The answer goes to stdout, calls of functions too, one a line: a name and its arguments as JSON. A line of
+    figures goes to stderr. Ctrl-C cancels the job.
     What stands on a command line can be seen by other users of the machine: `-` keeps it from them.
 
     Examples:
 
         sparkle ask "Is a failed login at 3 am an incident?" --max-tokens 200
 
-        cat alert.json | sparkle ask - --system "Answer with one JSON object." --temperature 0
+        cat alert.json | sparkle ask - --system "You judge alerts." --schema verdict.json --temperature 0
 
     Exit codes: 0 answered, 1 the job failed, 2 a flag or the question is wrong, 3 the queue cannot be used,
     130 after Ctrl-C.
@@ -57,7 +67,7 @@ def ask(
     from sparkle.config import environment
     from sparkle.producers.answer_view import JsonLinesView, TextView
     from sparkle.producers.asking import ask as ask_queue
-    from sparkle.producers.asking import chat_job
+    from sparkle.producers.asking import chat_job, read_json
     from sparkle.producers.running import run
     from sparkle.producers.settings import read_settings
 
@@ -70,6 +80,8 @@ def ask(
         seed=seed,
         thinking=thinking,
         deadline_s=deadline,
+        schema=None if schema is None else read_json(schema, "--schema"),
+        tools=None if tools is None else read_json(tools, "--tools"),
     )
     view = JsonLinesView(sys.stdout) if json_lines else TextView(sys.stdout, sys.stderr)
     raise typer.Exit(run(ask_queue(settings, job, view)))

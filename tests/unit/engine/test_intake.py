@@ -7,14 +7,25 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
+from typing import cast
 
 import pytest
+from llguidance import LLMatcher
 
 from sparkle.engine.frames import CancelRequest, Failed, Frame, Ready, Shutdown, Submit, encode
-from sparkle.engine.intake import Broken, Intake, Order, Prepared
-from sparkle.errors import EngineError, FailureCode, InvalidMessage
+from sparkle.engine.intake import SHAPE_THREADS, Broken, Intake, Order, Prepared
+from sparkle.errors import (
+    EngineError,
+    FailureCode,
+    GrammarTooComplex,
+    InvalidGrammar,
+    InvalidMessage,
+    UnsupportedSchema,
+)
 from sparkle.schemas import codec
 from sparkle.schemas.job import Job
+from sparkle.schemas.shape import RegexShape
+from sparkle.text.shape import Shape
 
 WAIT_S = 10.0
 HELD_BACK = "hold this one back"
@@ -39,6 +50,34 @@ class Prompts:
         return [1] * len(job.prompt)
 
 
+SHAPE = Shape(compiled=cast(LLMatcher, object()))
+"""No grammar is looked into here."""
+
+
+@dataclass
+class Shapes:
+    """Gives every job the same one; holds one back, and refuses some."""
+
+    go_on: Event = field(default_factory=Event)
+
+    def shape_of(self, job: Job) -> Shape | None:
+        assert isinstance(job.response_format, RegexShape)
+        match job.response_format.pattern:
+            case "held":
+                assert self.go_on.wait(WAIT_S)
+            case "unsupported":
+                raise UnsupportedSchema("schema: /properties/2/not cannot be enforced; leave it out")
+            case "complex":
+                raise GrammarTooComplex("schema: has 9 values; at most 8 are served: make it simpler")
+            case "invalid":
+                raise InvalidGrammar("response_format: cannot be read; mend it")
+            case "break":
+                raise KeyError("the secret")
+            case _:
+                pass
+        return SHAPE
+
+
 @dataclass
 class Line:
     """The worker's end of the socket, and the intake at the other."""
@@ -46,6 +85,7 @@ class Line:
     worker: socket.socket
     intake: Intake
     prompts: Prompts
+    shapes: Shapes
 
     def send(self, *frames: Frame) -> None:
         self.worker.sendall(b"".join(map(encode, frames)))
@@ -57,12 +97,13 @@ class Line:
 @contextmanager
 def open_line(prompt_threads: int) -> Generator[Line]:
     worker, engine = socket.socketpair()
-    prompts = Prompts()
+    prompts, shapes = Prompts(), Shapes()
     with worker, engine, engine.makefile("rb") as stream:
-        intake = Intake(stream, prompts, prompt_threads=prompt_threads)
+        intake = Intake(stream, prompts, shapes, prompt_threads=prompt_threads)
         intake.start()
-        yield Line(worker, intake, prompts)
+        yield Line(worker, intake, prompts, shapes)
         prompts.go_on.set()
+        shapes.go_on.set()
         worker.shutdown(socket.SHUT_RDWR)
         intake.close()
 
@@ -73,8 +114,9 @@ def line() -> Iterator[Line]:
         yield opened
 
 
-def submit(prompt: str) -> tuple[Job, Submit]:
-    job = Job(prompt=prompt)
+def submit(prompt: str, *, pattern: str | None = None) -> tuple[Job, Submit]:
+    shape = None if pattern is None else RegexShape(pattern=pattern)
+    job = Job(prompt=prompt, response_format=shape)
     return job, Submit(job=job.id, payload=codec.encode(job))
 
 
@@ -131,6 +173,55 @@ def test_a_prompt_that_cannot_be_made_is_a_failure(
     job, frame = submit(prompt)
     line.send(frame)
     assert line.order() == Failed(job=job.id, code=code, message=message, retryable=False)
+
+
+def test_a_job_comes_with_its_shape(line: Line) -> None:
+    job, frame = submit("abc", pattern="a+")
+    line.send(frame)
+    assert line.order() == Prepared(job, [1, 1, 1], shape=SHAPE)
+
+
+def test_shapes_that_take_long_hold_up_no_job_without_one() -> None:
+    with open_line(prompt_threads=1) as line:
+        held = [submit("a", pattern="held") for _ in range(SHAPE_THREADS)]
+        plain = [submit("ab") for _ in range(3)]
+        line.send(*(frame for _, frame in held), *(frame for _, frame in plain))
+        assert [line.order() for _ in plain] == [Prepared(job, [1, 1]) for job, _ in plain]
+        line.shapes.go_on.set()
+        orders = [line.order() for _ in held]
+        assert {order.job.id for order in orders if isinstance(order, Prepared)} == {
+            job.id for job, _ in held
+        }
+
+
+def test_a_job_cancelled_while_its_shape_is_made_never_comes(line: Line) -> None:
+    held, held_frame = submit("a", pattern="held")
+    line.send(held_frame, CancelRequest(job=held.id))
+    assert line.order() == CancelRequest(job=held.id)
+    line.shapes.go_on.set()
+    after, after_frame = submit("ab", pattern="b")
+    line.send(after_frame)
+    assert line.order() == Prepared(after, [1, 1], shape=SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "message"),
+    [
+        ("unsupported", FailureCode.UNSUPPORTED_SCHEMA, "schema: /properties/2/not cannot be enforced"),
+        ("complex", FailureCode.GRAMMAR_TOO_COMPLEX, "schema: has 9 values"),
+        ("invalid", FailureCode.INVALID_GRAMMAR, "response_format: cannot be read"),
+        ("break", FailureCode.ENGINE_ERROR, "the prompt could not be made (KeyError)"),
+    ],
+)
+def test_a_shape_that_cannot_be_made_is_a_failure(
+    line: Line, pattern: str, code: FailureCode, message: str
+) -> None:
+    job, frame = submit("a", pattern=pattern)
+    line.send(frame)
+    order = line.order()
+    assert isinstance(order, Failed)
+    assert (order.job, order.code, order.retryable) == (job.id, code, False)
+    assert order.message.startswith(message)
 
 
 def test_a_message_that_is_no_job_is_a_failure(line: Line) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 
 from sparkle.producers.batch_lines import BadLine, BatchLine, answer_line, error_line, parse
 from sparkle.schemas.answer import FinishReason, Result, Usage
+from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Thinking
+from sparkle.schemas.shape import ChoiceShape, JsonSchemaShape
+from sparkle.schemas.tools import NamedTool, Tool, ToolCall
 
 CANARY = "canary-7f3a"
 
@@ -27,6 +31,11 @@ def line(**changes: object) -> dict[str, object]:
 
 def body(**changes: object) -> dict[str, object]:
     return line(body={"messages": [{"role": "user", "content": CANARY}], **changes})
+
+
+def called(arguments: str = "{}", content: object = None) -> dict[str, object]:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
 def parsed(fields: object) -> BatchLine | BadLine:
@@ -127,8 +136,21 @@ def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
         (body(reasoning_effort="high"), "body.reasoning_effort: must be one of none, low, medium, xhigh"),
         (body(reasoning_effort="low", thinking="low"), "body.reasoning_effort: must be one of"),
         (body(model=5), "body.model: must be a text"),
-        (body(tools=[{"name": "f"}]), "tools is reserved and not served yet"),
-        (body(response_format={"type": "json_object"}), "response_format is reserved"),
+        (body(tools=[{"type": "function"}]), "body.tools.0.name: Field required"),
+        (body(tools={}), "body.tools: "),
+        (body(tools=[{"type": "function", "function": {"name": "<x>"}}]), "body.tools.0.name: "),
+        (body(tool_choice="required"), "body.message: tool_choice asks for a call but there are no tools"),
+        (body(tool_choice=CANARY), "body.tool_choice: "),
+        (body(response_format={"type": CANARY}), "body.response_format: type must be one of"),
+        (body(response_format={"type": "json_schema", CANARY: {}}), "body.response_format.json_schema"),
+        (
+            line(body={"messages": [called(arguments=f'["{CANARY}"]')]}),
+            "body.messages.0.tool_calls.0.arguments: ",
+        ),
+        (
+            line(body={"messages": [called(arguments=CANARY)]}),
+            "body.messages.0.tool_calls.0.function.arguments: must be a JSON object, as text",
+        ),
         (line(body={}), "give exactly one of messages, prompt and prompt_tokens"),
         (line(body={"messages": []}), "body.messages: "),
         (line(body={"messages": [{"role": "boss", "content": CANARY}]}), "body.messages.0.role: "),
@@ -217,4 +239,75 @@ def test_an_error_has_no_response() -> None:
         "custom_id": None,
         "response": None,
         "error": {"code": "invalid_json", "message": "the line is not JSON"},
+    }
+
+
+def test_openais_nested_forms_become_the_contracts() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    named = {"type": "function", "function": {"name": "f"}}
+    schema = {"name": "n", "description": "d", "schema": {"type": "integer"}, "strict": True}
+    turns = [
+        {"role": "user", "content": "?"},
+        called('{"b": 1, "a": null}'),
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+    ]
+    job = good(
+        line(
+            body={
+                "messages": turns,
+                "tools": [
+                    {"type": "function", "function": function},
+                    {"type": "function", "function": {"name": "g"}},
+                ],
+                "tool_choice": named,
+                "parallel_tool_calls": False,
+                "response_format": {"type": "json_schema", "json_schema": schema},
+            }
+        )
+    ).job
+    assert job.tools == [
+        Tool(name="f", description="d", parameters={"type": "object"}, strict=True),
+        # as OpenAI has it, unlike the contract
+        Tool(name="g", strict=False),
+    ]
+    assert (job.tool_choice, job.parallel_tool_calls) == (NamedTool(name="f"), False)
+    assert job.response_format == JsonSchemaShape(schema={"type": "integer"}, strict=True)
+    assert job.messages is not None
+    assert job.messages[1].content == ""
+    assert job.messages[1].tool_calls == [ToolCall(id="c1", name="f", arguments={"b": 1, "a": None})]
+    assert job.messages[2].tool_call_id == "c1"
+
+
+def test_a_schema_that_does_not_say_so_is_not_strict() -> None:
+    shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    assert good(body(response_format=shape)).job.response_format == JsonSchemaShape(
+        schema={"type": "integer"}, strict=False
+    )
+    assert good(body(response_format={"type": "text"})).job.response_format is None
+    own = {"type": "choice", "choices": ["a"]}
+    assert good(body(response_format=own)).job.response_format == ChoiceShape(choices=["a"])
+
+
+def test_an_answers_calls_are_in_openais_form() -> None:
+    result = Result(
+        job=new_job_id(),
+        attempt=1,
+        worker="w",
+        text="",
+        tokens=[1],
+        tool_calls=[ToolCall(id="call_1", name="größe", arguments={"a": "ü"})],
+        valid=True,
+        finish_reason=FinishReason.TOOL_CALLS,
+        usage=Usage(prompt_tokens=1, completion_tokens=1, queue_s=0, first_token_s=0, total_s=0),
+    )
+    found: Any = answer_line(good(line()), result, created_s=1)
+    choice = found["response"]["body"]["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "größe", "arguments": '{"a": "ü"}'}}
+        ],
+        "valid": True,
     }
