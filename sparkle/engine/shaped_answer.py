@@ -15,6 +15,8 @@ from sparkle.text.shape import Shape
 
 SPARE_TOKENS = 32
 """An ending is looked for so many tokens before it is due: closing what one token opens may take some."""
+GROWTH_TOKENS = 4
+"""By so many an ending is taken to grow with each token, at most: several brackets are one token."""
 
 FindEnding = Callable[[Matcher, int], Sequence[int] | None]
 """(where an answer stands, tokens) -> at most so many tokens that make it valid; None for none found."""
@@ -63,8 +65,9 @@ class ShapedAnswer:
         self._ending = False
         self._left_tokens = max_tokens
         self._find_ending = find_ending if shape.complete else None
-        # of the ending found last; none yet
+        # the ending found last, and what was left then; none yet
         self._ending_tokens: int | None = None
+        self._left_then = max_tokens
 
     @property
     def failed(self) -> bool:
@@ -145,12 +148,15 @@ class ShapedAnswer:
         if self._ending_tokens is None:
             self._ending_tokens = len(self._ending_behind((), self._left_tokens) or ())
         left = self._left_tokens - len(tokens)
-        if left > self._ending_tokens + SPARE_TOKENS:
+        near = self._ending_tokens + SPARE_TOKENS
+        if left > near + GROWTH_TOKENS * (self._left_then - left):
             return True
         found = self._ending_behind(tokens, left)
+        self._left_then = left
         if found is not None:
             self._ending_tokens = len(found)
-        return found is not None
+        # further off it may only be hard to find
+        return found is not None or left > near
 
     def _ending_behind(self, tokens: Sequence[int], most: int) -> tuple[int, ...] | None:
         """At most so many tokens that complete it behind these, an end token the last; none are needed behind

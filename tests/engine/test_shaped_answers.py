@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkle.drafting.lookup import PromptLookup
 from sparkle.drafting.proposer import Proposer
 from sparkle.engine.frames import Accepted, Failed
 from sparkle.engine.settings import EngineSettings
@@ -22,6 +23,7 @@ from sparkle.text.shape import Shape
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import Answer, Bundle, bundle
 from tests.engine.proposers import adversary, liar, lookup, oracle
+from tests.engine.schema_trees import SCHEMA_TREES
 from tests.engine.scripted_model import ScriptedModel
 from tests.engine.small_model import config_for, small_decoder
 from tests.engine.test_preemption import LONG, SHORT, Clock
@@ -221,6 +223,64 @@ def test_a_job_that_gives_way_goes_on_in_its_shape(rig: Rig) -> None:
     for job, one in zip(LONG, expected, strict=True):
         assert built.answers[job.id].tokens == one.tokens
         assert len(one.tokens) > 100
+
+
+@pytest.mark.parametrize("known", [1, 4, 9, 20, None])
+def test_an_answer_that_was_begun_elsewhere_goes_on_in_its_shape(rig: Rig, known: int | None) -> None:
+    """Also where its thinking is not over, and where all of it was written but not told."""
+    jobs = rig.jobs(2, seed=6, max_tokens=60)
+    shapes = {
+        jobs[0].id: rig.shape(PERSON, complete=True),
+        jobs[1].id: of_lark(
+            "start: /[a-z]{9}/", rig.tokens, begins_after=300, lead_in=rig.lead_in, complete=True
+        ),
+    }
+    for job in jobs:
+        (whole,) = run(bundle(small_decoder(rig.tokenizer), rig.tokenizer, DRAFTING), [job], shapes)
+        built = bundle(small_decoder(rig.tokenizer), rig.tokenizer, DRAFTING)
+        assert isinstance(built.submit(job, answered=whole.tokens[:known], shape=shapes[job.id]), Accepted)
+        while built.engine.has_work:
+            built.step()
+        assert built.answers[job.id].tokens == whole.tokens
+        assert built.answers[job.id].finished.finish_reason is whole.finished.finish_reason
+
+
+def test_what_was_begun_in_another_shape_is_refused(rig: Rig) -> None:
+    (job,) = rig.jobs(1)
+    built = bundle(small_decoder(rig.tokenizer), rig.tokenizer, DRAFTING)
+    refused = built.submit(job, answered=rig.tokenizer.encode("no JSON"), shape=rig.shape(PERSON))
+    assert isinstance(refused, Failed)
+    assert "no JSON" not in refused.message
+    # nothing of it is left: it can come again
+    assert isinstance(built.submit(job, shape=rig.shape(PERSON)), Accepted)
+
+
+@settings(max_examples=15, deadline=None)
+@given(schemas=st.lists(SCHEMA_TREES, min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_answers_in_any_shapes_are_valid_beside_each_other_whatever_is_drafted(
+    tokenizer: Tokenizer, schemas: list[dict[str, object]], seed: int
+) -> None:
+    """All that is allowed is as likely, but for one token of no use; drafts are copies and noise."""
+    rig = Rig(tokenizer)
+    script = ScriptedModel(rig.config.vocab_size, lambda token, position: (token * 31 + position) % 8000)
+    jobs = rig.jobs(len(schemas), seed=seed, max_tokens=150)
+    shapes = {job.id: rig.shape(schema, complete=True) for job, schema in zip(jobs, schemas, strict=True)}
+    noise = {job.id: [Random(seed + place).randrange(8000) for place in range(200)] for job in jobs}
+    built = bundle(script, tokenizer, DRAFTING, Noisy(noise))
+    for schema, answer in zip(schemas, run(built, jobs, shapes), strict=True):
+        assert answer.finished.finish_reason is FinishReason.STOP
+        jsonschema.validate(json.loads(answer.text), schema)
+
+
+class Noisy(PromptLookup):
+    """Copies, and where there is none to make random tokens."""
+
+    def __init__(self, noise: Mapping[str, Sequence[int]]) -> None:
+        super().__init__()
+        self._noise = noise
+
+    def propose(self, request: str, count: int, behind: Sequence[int] = ()) -> tuple[int, ...]:
+        return super().propose(request, count, behind) or tuple(self._noise[request][:count])
 
 
 def test_a_lost_grammar_ends_its_own_job_with_a_typed_failure(rig: Rig) -> None:

@@ -227,3 +227,22 @@ def test_a_limit_of_the_library_is_told_as_one() -> None:
         state = Matcher(compiled, rows=ROWS, end_tokens=ENDS)
         with pytest.raises(GrammarTooComplex):
             state.allowed()
+
+
+@pytest.mark.parametrize("max_tokens", [40, 150, 400])
+def test_what_is_opened_all_the_time_is_closed_in_time(max_tokens: int) -> None:
+    """Each token opens four arrays, or as many as a token can."""
+    answer = answer_in(of_schema({"type": "array"}, VOCABULARY), max_tokens=max_tokens, complete=True)
+    opening = max((TOKENIZER.encode("[" * count) for count in (1, 2, 3, 4)), key=lambda one: -len(one))[:1]
+    tokens = list[int]()
+    while not answer.ended:
+        if not answer.settle(opening):
+            break
+        answer.accept(opening)
+        tokens += opening
+    assert len(tokens) >= max_tokens // 2 - 40
+    ending = answer.forced()
+    answer.accept(ending)
+    assert answer.ended
+    assert len(tokens) + len(ending) <= max_tokens
+    json.loads(written([*tokens, *ending]))
