@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 from sparkle.engine.arguments import engine_parser, settings_of
 from sparkle.engine.assemble import Assembly, assemble
@@ -18,6 +19,8 @@ from sparkle.errors import CheckpointError, ConfigError
 from sparkle.kernels import ops
 from sparkle.quiet.process import keep_content_in
 from sparkle.schemas.job import Job, Sampling
+from sparkle.schemas.shape import RegexShape
+from sparkle.text.shape_compiler import ShapeCompiler
 
 PROMPT_TOKENS = (1, 20, 40, 80, 300, 1100)
 """Lengths that kernels are compiled for apart; the last is read outside the graphs."""
@@ -32,19 +35,26 @@ def main() -> None:
         settings = dataclasses.replace(settings_of(arguments), device=Device.CUDA)
         started_s = time.monotonic()
         count = ops.CompileCount()
-        build(assemble(arguments.model, settings))
+        build(assemble(arguments.model, settings), arguments.model)
     except (CheckpointError, ConfigError) as error:
         sys.stderr.write(f"sparkle kernels build: {error}\n")
         sys.exit(UNUSABLE_CODE)
     sys.stdout.write(f"{summary(count, settings, time.monotonic() - started_s)}\n")
 
 
-def build(assembly: Assembly) -> None:
-    """Answer prompts until every kernel was launched; the graphs have launched theirs already."""
-    for job in _jobs(assembly):
-        assembly.engine.submit(job, job.prompt_tokens or [])
-        while assembly.engine.has_work:
-            assembly.engine.step()
+def build(assembly: Assembly, model: Path) -> None:
+    """Answer prompts until every kernel was launched; the graphs have launched theirs already.
+
+    `model`: the directory that the engine was put together from.
+    """
+    config = assembly.config
+    with ShapeCompiler(
+        model, assembly.tokenizer, rows=config.vocab_size, end_tokens=config.end_tokens
+    ) as shapes:
+        for job in (*_jobs(assembly), *_shaped_jobs()):
+            assembly.engine.submit(job, job.prompt_tokens or [], shape=shapes.shape_of(job))
+            while assembly.engine.has_work:
+                assembly.engine.step()
 
 
 def summary(count: ops.CompileCount, settings: EngineSettings, took_s: float) -> str:
@@ -66,6 +76,13 @@ def _jobs(assembly: Assembly) -> Iterator[Job]:
             break
         # each begins with another token: none finds what is cached of those before it
         yield Job(prompt_tokens=[token] * length, max_tokens=2, sampling=sampling)
+
+
+def _shaped_jobs() -> Iterator[Job]:
+    """Answers that are drawn under masks, in every way to draw."""
+    digits = RegexShape(type="regex", pattern="[0-9]{9}")
+    for sampling in (*SAMPLINGS, Sampling()):
+        yield Job(prompt_tokens=[0], max_tokens=3, sampling=sampling, response_format=digits)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from sparkle.errors import ConfigError
 from sparkle.kernels import ops
 from sparkle.kernels.silu_mul_quant import silu_mul_quantise_kernel
 from sparkle.schemas.job import Job
+from sparkle.text.shape import Shape
 from tests.kernels.ahead_of_time import compile_for_h200
 
 SETTINGS = EngineSettings(device=Device.CPU, slots=1, pass_tokens=400, kv_tokens=2048, threads=1)
@@ -42,18 +43,20 @@ def test_prompts_of_every_kind_are_answered(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[Job] = []
     submit = Engine.submit
 
-    def listen(self: Engine, job: Job, prompt: Sequence[int]) -> Frame:
+    def listen(self: Engine, job: Job, prompt: Sequence[int], *, shape: Shape | None) -> Frame:
+        assert (shape is None) == (job.response_format is None)
         asked.append(job)
-        return submit(self, job, prompt)
+        return submit(self, job, prompt, shape=shape)
 
     monkeypatch.setattr(Engine, "submit", listen)
     assembly = assemble(default_model(), SETTINGS)
-    build(assembly)
+    build(assembly, default_model())
     assert not assembly.engine.has_work
-    lengths = [len(job.prompt_tokens or []) for job in asked]
+    lengths = [len(job.prompt_tokens or []) for job in asked if job.response_format is None]
     # the last is longer than a pass: its later chunks have a context
     assert lengths == [length for length in (*PROMPT_TOKENS, 1500) for _ in range(2)]
     assert {job.sampling.temperature for job in asked} == {0.0, 1.0}
+    assert len(asked) - len(lengths) == 3
 
 
 def test_the_longest_prompts_are_read_outside_the_graphs() -> None:
@@ -63,7 +66,7 @@ def test_the_longest_prompts_are_read_outside_the_graphs() -> None:
 def test_a_short_context_leaves_the_long_prompts_out() -> None:
     settings = EngineSettings(device=Device.CPU, slots=1, max_context_tokens=90, threads=1)
     assembly = assemble(default_model(), settings)
-    build(assembly)
+    build(assembly, default_model())
     assert not assembly.engine.has_work
 
 
