@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from sparkle.producers.gateway.access import Principal
 from sparkle.producers.gateway.faults import RETRY_S, ApiFault
-from sparkle.queue.control import WorkerRoster
+from sparkle.schemas.control import Heartbeat
 
 MAX_SEEN = 64
 """Names that are remembered; of one model there is one."""
 
 
+class Roster(Protocol):
+    """The workers that are there."""
+
+    def workers(self) -> Sequence[Heartbeat]:
+        """The last sign of life of each."""
+        ...
+
+
 class ServedModels:
     """The names in the region's heartbeats, and those that the settings say."""
 
-    def __init__(self, roster: WorkerRoster, always: Sequence[str]) -> None:
-        """`roster` has been started."""
+    def __init__(self, roster: Roster, always: Sequence[str]) -> None:
+        """`always` are names that are served whether a worker says so or not."""
         self._roster = roster
         self._always = tuple(always)
         self._seen: dict[str, None] = {}
 
     def names(self, principal: Principal) -> list[str]:
         """What is served now, as far as this key may ask for it."""
-        served = [*self._always, *(worker.model for worker in self._roster.workers())]
+        # a worker that is starting has no model yet
+        named = (worker.model for worker in self._roster.workers() if worker.model)
+        served = [*self._always, *named]
         for name in served[: MAX_SEEN - len(self._seen)]:
             self._seen.setdefault(name)
         return [name for name in dict.fromkeys(served) if not principal.models or name in principal.models]
