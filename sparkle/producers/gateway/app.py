@@ -100,6 +100,8 @@ class Gateway:
             return JSONResponse(self._document)
 
         opened = {"/healthz": healthy, "/readyz": ready, "/metrics": metrics, "/openapi.json": openapi}
+        # what load generators of the field ask first: vLLM's name for it
+        opened["/health"] = ready
         return [Route(path, answer, methods=["GET"]) for path, answer in opened.items()]
 
 

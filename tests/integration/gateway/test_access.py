@@ -164,6 +164,6 @@ async def test_more_answers_than_it_may_hold_are_refused(queue_url: str, worker:
 
 async def test_what_needs_no_key_has_none(guarded: GatewayAtWork) -> None:
     async with guarded.client() as client:
-        for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
+        for path in ("/healthz", "/readyz", "/health", "/metrics", "/openapi.json"):
             answer = await client._client.get(guarded.url + path)  # pyright: ignore[reportPrivateUsage]
             assert answer.status_code == 200
