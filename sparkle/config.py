@@ -25,6 +25,12 @@ def environment() -> Mapping[str, str]:
     return os.environ  # noqa: TID251
 
 
+def leave_out(*names: str) -> None:
+    """Take variables out of the environment of this process and its children."""
+    for name in names:
+        os.environ.pop(name, None)  # noqa: TID251
+
+
 def load(
     settings: type[S],
     section: str,

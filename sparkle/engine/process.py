@@ -34,7 +34,7 @@ from sparkle.engine.intake import Broken, Intake, Order, Prepared
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, ConfigError
 from sparkle.quiet.logs import log_to_stderr
-from sparkle.quiet.process import keep_content_in
+from sparkle.quiet.process import keep_content_in, silence_libraries
 from sparkle.text.shape_compiler import ShapeCompiler
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _serve_until_told(engine: Engine, intake: Intake, connection: socket.socket,
     """Say Ready and serve; leaves no thread behind."""
     # from here on the signal ends the process between two passes; while it loads it ends at once
     signal.signal(signal.SIGTERM, lambda _signal, _frame: intake.orders.put(Shutdown()))
+    silence_libraries()
     intake.start()
     try:
         _send(connection, [ready])

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from enum import StrEnum
+from typing import TextIO
 
 from sparkle.quiet.failures import kind_of, place_of
 
@@ -55,3 +56,10 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     logging.captureWarnings(True)
     logging.getLogger().setLevel(max(level, logging.WARNING))
     logging.getLogger("sparkle").setLevel(level)
+
+
+def log_to(stream: TextIO) -> None:
+    """From now on the process's events go to `stream` instead, which stays open as long as the process."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, EventFormatter):
+            handler.setStream(stream)  # pyright: ignore[reportUnknownMemberType] - of any kind of stream

@@ -9,16 +9,25 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import logging
+import os
 import resource
 import sys
 import threading
 
+from sparkle.config import leave_out
 from sparkle.quiet.failures import kind_of, place_of
-from sparkle.quiet.logs import log_to_stderr
+from sparkle.quiet.logs import log_to, log_to_stderr
 
 log = logging.getLogger(__name__)
 
 _PR_SET_DUMPABLE = 4
+_GPU_DUMPS = (
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP",
+    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP",
+    "CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION",
+)
+"""Read by the driver as it starts."""
 
 
 def keep_content_in(level: int = logging.INFO) -> None:
@@ -37,11 +46,30 @@ def keep_content_in(level: int = logging.INFO) -> None:
 
 
 def dump_no_core() -> None:
-    """No file for this process and its children, and on Linux nothing to a program that collects dumps."""
+    """No file for this process and its children, and on Linux nothing to a program that collects dumps.
+
+    Nor does the GPU's driver write one of the GPU's memory.
+    """
+    leave_out(*_GPU_DUMPS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         # a limit of 0 stops files alone: where dumps go to a program the kernel does not look at it
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def silence_libraries() -> None:
+    """From now on nothing but events, and the places of a crash, reaches stdout and stderr.
+
+    A library in another language prints what it likes, past Python: Rust, which makes tokens of texts, quotes
+    a text when it fails over one. To be called before there is any content: what is said until then helps.
+    """
+    own = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8", buffering=1)
+    log_to(own)
+    faulthandler.enable(own)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _report(event: str, error: BaseException | None) -> None:

@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "clock": set(),
     "schemas": {"errors"},
-    "quiet": {"errors"},
+    "quiet": {"errors", "config"},
     "kernels": set(),
     "model": {"kernels.ops", "errors"},
     "drafting": {"model", "kernels.ops", "errors"},

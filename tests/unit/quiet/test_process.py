@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkle.config import environment
+
 CANARY = "canary-77ab"
 PACKAGE = Path(__file__).parents[3] / "sparkle"
 NO_CONTENT = {"schemas/export.py"}
@@ -61,10 +63,10 @@ asyncio.run(main())
 WARNING = "warnings.warn(canary)"
 
 
-def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", START + program], capture_output=True, text=True, check=False, cwd=folder
-    )
+def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", START + program]
+    env = {**environment(), **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=env)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,35 @@ def test_neither_files_nor_programs_get_a_core(tmp_path: Path) -> None:
     done = run(f"import ctypes; {shown}", tmp_path)
     # 3 asks whether the kernel may dump this process at all
     assert done.stdout == "(0, 0) 0\n"
+
+
+def test_the_drivers_dumps_of_the_gpus_memory_are_off(tmp_path: Path) -> None:
+    # as the driver reads it, past Python
+    asked = "print(ctypes.CDLL(None).getenv(b'CUDA_ENABLE_COREDUMP_ON_EXCEPTION'))"
+    done = run(f"import ctypes; {asked}", tmp_path, CUDA_ENABLE_COREDUMP_ON_EXCEPTION="1")
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("descriptor", [1, 2])
+def test_libraries_that_print_past_python_are_not_heard(descriptor: int, tmp_path: Path) -> None:
+    program = f"""
+from sparkle.quiet.process import silence_libraries
+import logging
+os.write({descriptor}, b"before ")
+silence_libraries()
+os.write({descriptor}, canary.encode())
+subprocess.run(["sh", "-c", "echo $0 >&{descriptor}", canary])
+logging.getLogger("sparkle.x").info("job_done", extra={{"tokens": 3}})
+print(canary, file=sys.stderr, flush=True)
+def crash(canary): os.abort()
+crash(canary)
+"""
+    done = run(f"import subprocess{program}", tmp_path)
+    said = done.stdout + done.stderr
+    assert CANARY not in said
+    assert said.count("before ") == 1
+    assert '"event": "job_done", "logger": "sparkle.x", "tokens": 3}' in said
+    assert "in crash" in said
 
 
 def test_children_inherit_the_limit(tmp_path: Path) -> None:
