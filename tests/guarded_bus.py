@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkle.queue.bus_access import BusAccess, inbox_of
+from sparkle.queue.bus_access import BusAccess, inbox_of, workers_of
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.nkey import write_seed
-from sparkle.queue.roles import METER_ROLES, Role, user
+from sparkle.queue.roles import METER_ROLES, Role, tenant_account, user
 from sparkle.queue.server_config import ServerSettings, server_config
 from sparkle.queue.server_process import ServerProcess
 from sparkle.queue.topology import TopologySettings
@@ -27,11 +27,12 @@ class BusUser:
 
     access: BusAccess
     nkey: str
+    group: str
 
     @property
     def inbox(self) -> str:
         """Where its answers come to."""
-        return inbox_of(self.nkey)
+        return inbox_of(self.nkey, self.group)
 
 
 class GuardedBus:
@@ -45,24 +46,30 @@ class GuardedBus:
         tls.mkdir()
         self.clients, self.servers = Authority(tls, "clients"), Authority(tls, "servers")
         self.servers.sign("server")
+        tenants: dict[str, object] = {}
         entries: dict[bool, list[str]] = {False: [], True: []}
         for role, name in who:
             known_as = name or role.value
-            self.users[known_as] = made = self._make_user(known_as)
-            entry = user(role, made.nkey, region=region, name=name)
-            entries[role in METER_ROLES].append(json.dumps(entry))
+            group = workers_of(region) if role is Role.WORKER else ""
+            self.users[known_as] = made = self._make_user(known_as, group)
+            if role is Role.PRODUCER:
+                tenants[f"TENANT_{name}"] = tenant_account(made.nkey, region=region, name=name)
+            else:
+                entry = user(role, made.nkey, region=region, name=name)
+                entries[role in METER_ROLES].append(json.dumps(entry))
+        (folder / "tenants.conf").write_text(json.dumps(tenants)[1:-1])
         for is_meter, file in ((False, "users.conf"), (True, "meter-users.conf")):
             listed = "\n".join(entries[is_meter])
             (folder / file).write_text(f"users: [\n{listed}\n]\n")
         self.url = ""
         self._opened: list[Connection] = []
 
-    def _make_user(self, known_as: str) -> BusUser:
+    def _make_user(self, known_as: str, group: str) -> BusUser:
         seed = self.folder / f"{known_as}.seed"
         nkey = write_seed(seed)
         cert_file, key_file = self.clients.sign(known_as)
         access = BusAccess(seed_file=seed, ca_file=self.servers.file, cert_file=cert_file, key_file=key_file)
-        return BusUser(access, nkey)
+        return BusUser(access, nkey, group)
 
     async def connect(self, known_as: str, access: BusAccess | None = None) -> Connection:
         """Connect as this user, or with what `access` shows instead."""
@@ -70,6 +77,7 @@ class GuardedBus:
             url=self.url,
             name=known_as,
             access=access or self.users[known_as].access,
+            inbox_group=self.users[known_as].group,
             connect_timeout_s=5.0 if access is None else 2.0,
             request_timeout_s=2.0,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from sparkle.config import load
 from sparkle.errors import ConfigError
 from sparkle.producers.settings import read_settings
-from sparkle.queue.roles import Role, user
+from sparkle.queue.roles import Role, tenant_account, user
 from sparkle.queue.server_config import ServerSettings, server_config
 from sparkle.queue.topology import TopologySettings
 
@@ -26,7 +26,7 @@ def configuration(
     region: str | None,
     nodes: tuple[str, ...],
 ) -> str:
-    """A server's whole file or a user's entry; `file` and `environ` have settings. Raises ConfigError."""
+    """A server's file, a user or a tenant's account; `file`, `environ`: settings. Raises ConfigError."""
     if role == SERVER:
         if nkey:
             raise ConfigError("nkey is given but a server has none; leave it out")
@@ -37,5 +37,8 @@ def configuration(
     if nodes:
         raise ConfigError("node is given but only a server has nodes; leave it out")
     of_region = read_settings(file, environ, region=region).region
-    entry = user(Role(role), nkey, region=of_region, name=name)
-    return f"# {' '.join(part for part in (role, name, of_region) if part)}\n{json.dumps(entry, indent=2)}"
+    comment = f"# {' '.join(part for part in (role, name, of_region) if part)}"
+    if role == Role.PRODUCER:
+        account = tenant_account(nkey, region=of_region, name=name)
+        return f'{comment}\n"TENANT_{name}": {json.dumps(account, indent=2)}'
+    return f"{comment}\n{json.dumps(user(Role(role), nkey, region=of_region, name=name), indent=2)}"

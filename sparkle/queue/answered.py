@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 
 from sparkle.errors import ContractError, MessageTooLarge, PublishUncertain, QueueError, TopologyMissing
 from sparkle.queue.connection import Connection, Envelope
@@ -33,8 +34,11 @@ class AnswerRecords:
         """The producer's tokens from this one on; None where nobody answers. Raises NotConnected."""
         question = encode(Ask(job=job, from_index=from_index))
         try:
-            answer = await self._connection.request(
-                subjects.reply(tenant, job), question, timeout_s=self._ask_timeout_s
+            answer = await self._connection.request_at(
+                subjects.told(tenant, job, secrets.token_hex(8)),
+                subjects.reply(tenant, job),
+                question,
+                timeout_s=self._ask_timeout_s,
             )
         except (TopologyMissing, PublishUncertain):
             return None

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from sparkle.errors import ContractError, NotAuthentic, UnknownKey
+from sparkle.errors import ContractError, InvalidMessage, NotAuthentic, UnknownKey
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.envelope import Seal
 from sparkle.schemas import subjects
@@ -70,6 +70,10 @@ class AnswerFeed:
             elif isinstance(message, Chunk):
                 on_chunk(message)
             elif isinstance(message, Ask):
+                # nowhere else: what we may publish to, whoever makes us do it may not
+                if not envelope.reply.startswith(subjects.told(tenant, job, "")):
+                    log.warning("answer_misplaced", extra={"job": job})
+                    return
                 nothing = Answered(job=job, attempt=0, tokens=[])
                 told = encode(nothing if answered is None else answered(message.from_index))
                 sealed = told if key is None else key.seal(subjects.answered(tenant, job), told)
@@ -97,7 +101,12 @@ class AnswerFeed:
         """
         subject = subjects.result(tenant, job)
         stored = await self._connection.last_message(subjects.RESULTS_STREAM, subject)
-        return None if stored is None else _read(stored, tenant, job, key, *_ENDS)
+        if stored is None:
+            return None
+        end = _read(stored, tenant, job, key, *_ENDS)
+        if end.job != job:
+            raise InvalidMessage("job: not the one of the subject")
+        return end
 
     async def ask_resend(self, worker: str, job: str, attempt: int, from_seq: int) -> None:
         """Ask for the chunks of an attempt from `from_seq` on; they come as chunks do."""

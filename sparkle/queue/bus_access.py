@@ -47,13 +47,14 @@ class BusAccess:
         if self.cert_file is not None and self.ca_file is None:
             raise ConfigError("cert_file is given but not ca_file; name who signed the servers' certificates")
 
-    def read(self) -> Credentials:
+    def read(self, inbox_group: str = "") -> Credentials:
         """What the files hold. Raises ConfigError naming the one that cannot be used."""
         tls = self._tls()
         if self.seed_file is None:
             return Credentials(seed=None, inbox_prefix=SHARED_INBOX, tls=tls)
         seed = read_seed(self.seed_file)
-        return Credentials(seed=seed, inbox_prefix=inbox_of(public_key(seed, self.seed_file)), tls=tls)
+        inbox = inbox_of(public_key(seed, self.seed_file), inbox_group)
+        return Credentials(seed=seed, inbox_prefix=inbox, tls=tls)
 
     def _tls(self) -> ssl.SSLContext | None:
         if self.ca_file is None:
@@ -72,6 +73,16 @@ class BusAccess:
         return context
 
 
-def inbox_of(public: str) -> str:
+def inbox_of(public: str, group: str = "") -> str:
     """Where the answers for a nkey's user come to; its permissions name the same."""
-    return f"{SHARED_INBOX}_{public}"
+    return f"{inboxes_of(group)}.{public}" if group else f"{SHARED_INBOX}_{public}"
+
+
+def inboxes_of(group: str) -> str:
+    """What the inboxes of all users of a group begin with."""
+    return f"{SHARED_INBOX}_{group}"
+
+
+def workers_of(region: str) -> str:
+    """The group of a region's workers."""
+    return f"WORKERS.{region}"

@@ -20,11 +20,11 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain
+from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.bus_access import Credentials
 from sparkle.queue.connection_settings import ConnectionSettings
 from sparkle.queue.envelope import NO_HEADERS, Envelope
-from sparkle.queue.library import abort, close, header_bytes, our_errors
+from sparkle.queue.library import abort, close, give_up, header_bytes, our_errors
 from sparkle.queue.receiving import Receiver
 from sparkle.queue.stored import StoreOutcome, read_ack
 from sparkle.queue.watchdog import watch
@@ -34,6 +34,9 @@ __all__ = ["Connection", "ConnectionSettings", "Envelope", "Handler", "Subscript
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
+
+NOBODY = "503"
+"""The status of an answer that the server gives where nobody listens."""
 
 
 Handler = Callable[[Envelope], Awaitable[None]]
@@ -73,16 +76,19 @@ class Connection:
         Raises ConfigError for a seed or a certificate that cannot be used.
         """
         connection = cls(settings)
-        credentials = settings.access.read()
+        credentials = settings.access.read(settings.inbox_group)
+        connecting = asyncio.create_task(connection._connect(credentials), name="queue-connect")
         try:
-            async with asyncio.timeout(settings.connect_timeout_s):
-                await connection._connect(credentials)
+            await asyncio.wait({connecting}, timeout=settings.connect_timeout_s)
+            if not connecting.done():
+                raise TimeoutError
+            connecting.result()
         except asyncio.CancelledError:
-            await connection._client.close()
+            await give_up(connecting, connection._client)
             raise
         except (OSError, TimeoutError, nats.errors.Error) as error:
             cause = connection._client.last_error or error
-            await connection._client.close()
+            await give_up(connecting, connection._client)
             raise NotConnected(
                 f"no server at {settings.shown} within {settings.connect_timeout_s} s "
                 f"({type(cause).__name__}: {cause}); start one, or check address, password and [bus]"
@@ -210,6 +216,32 @@ class Connection:
                 subject, payload, timeout=wait_s, headers=dict(headers) if headers else None
             )
         return _envelope(message)
+
+    async def request_at(self, answer_at: str, subject: str, payload: bytes, *, timeout_s: float) -> Envelope:
+        """Send and wait for the one answer on `answer_at`, where whoever answers may publish.
+
+        Raises what `request` raises.
+        """
+        self._check_size(subject, payload, None)
+        await self._until_up(timeout_s)
+        answer: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+
+        async def take(envelope: Envelope) -> None:
+            if not answer.done():
+                answer.set_result(envelope)
+
+        subscription = await self.subscribe(answer_at, take)
+        try:
+            await self.publish(subject, payload, reply=answer_at)
+            async with asyncio.timeout(timeout_s):
+                envelope = await answer
+        except TimeoutError:
+            raise PublishUncertain(f"no answer in time from {subject}; it may or may not be done") from None
+        finally:
+            await subscription.stop()
+        if envelope.status == NOBODY:
+            raise TopologyMissing(f"nobody listens to {subject}")
+        return envelope
 
     async def publish_stored(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str], timeout_s: float | None = None

@@ -22,6 +22,9 @@ class ConnectionSettings:
     access: BusAccess = field(default_factory=BusAccess)
     """Who connects, and whom it trusts."""
 
+    inbox_group: str = ""
+    """With whom it shares a place for answers: each may answer the others there, and hears its own alone."""
+
     connect_timeout_s: float = 5.0
     """How long `open` tries before it raises NotConnected."""
 

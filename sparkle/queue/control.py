@@ -8,11 +8,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sparkle.errors import ConfigError, InvalidMessage, NotConnected, TopologyMissing
-from sparkle.queue.connection import Connection, Envelope, Subscription
+from sparkle.errors import ConfigError, InvalidMessage, NotConnected, PublishUncertain
+from sparkle.queue.connection import NOBODY, Connection, Envelope, Subscription
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import decode, encode
-from sparkle.schemas.control import Cancel, EndConversation, Heartbeat
+from sparkle.schemas.control import Cancel, EndConversation, Heartbeat, WorkerState
 from sparkle.schemas.names import require_name
 
 log = logging.getLogger(__name__)
@@ -79,22 +79,37 @@ class ControlFeed:
 
     async def _take_drain(self, envelope: Envelope) -> None:
         self._on_drain()
-        if envelope.reply:
-            await self._connection.publish(envelope.reply, b"")
 
 
-async def drain_worker(connection: Connection, worker: str) -> None:
-    """Tell a worker to hand its jobs over and end; returns once it has begun to.
+async def drain_worker(connection: Connection, region: str, worker: str) -> None:
+    """Tell a worker to hand its jobs over and end; returns once its heartbeat says that it has begun to.
 
-    Raises ConfigError when no worker of this name is there, PublishUncertain when it does not answer.
+    Raises ConfigError when no worker of this name is there, PublishUncertain when it does not begin.
     """
     require_name("worker", worker)
+    subject = subjects.heartbeat(region, worker)
+    begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def take(envelope: Envelope) -> None:
+        # the server itself answers where nobody listens
+        missing = envelope.status == NOBODY
+        drains = missing or decode(envelope.payload, Heartbeat).state is WorkerState.DRAINING
+        if drains and not begun.done():
+            begun.set_result(not missing)
+
+    subscription = await connection.subscribe(subject, take)
     try:
-        await connection.request(subjects.drain(worker))
-    except TopologyMissing:
+        await connection.publish(subjects.drain(worker), b"", reply=subject)
+        async with asyncio.timeout(connection.settings.request_timeout_s):
+            is_there = await begun
+    except TimeoutError:
+        raise PublishUncertain(f"{worker} does not say that it drains; tell it again") from None
+    finally:
+        await subscription.stop()
+    if not is_there:
         raise ConfigError(
             f"no worker named {worker} is connected; `sparkle status` shows the names of those that are"
-        ) from None
+        )
 
 
 class HeartbeatSender:

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from sparkle.errors import MessageTooLarge, NotConnected, PublishUncertain, TopologyMissing
 
 _AGAIN_S = 0.05
+_GIVE_UP_S = 1.0
 
 
 @contextmanager
@@ -51,6 +52,22 @@ async def close(client: Client) -> None:
             break
     # what it connected meanwhile
     abort(client)
+
+
+async def give_up(connecting: asyncio.Task[None], client: Client) -> None:
+    """End a connection that is being made: a cancellation that comes just as a step ends is swallowed."""
+    while not connecting.done():
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=_AGAIN_S)
+    if client._flush_queue is None:  # pyright: ignore[reportUnknownMemberType, reportPrivateUsage]
+        # it had not begun, and cannot close what it has not
+        return
+    try:
+        async with asyncio.timeout(_GIVE_UP_S):
+            await client.close()
+    except OSError:
+        # a TLS connection waits for the other side to say farewell
+        abort(client)
 
 
 def abort(client: Client) -> None:

@@ -1,8 +1,13 @@
 """What each role may send and hear on the bus: the least that its work needs. Strings only; knows no server.
 
-A subject says whose it is, so that permissions on subjects keep tenants, regions and workers apart. Answers
-come to an inbox named after the user's nkey: under the common `_INBOX` each could read all. Nobody may use
-the forms of JetStream's API that name a subject in the body, where no permission sees it: they read all.
+A subject says whose it is, so that permissions on subjects keep regions and workers apart. Answers come to an
+inbox named after the user's nkey: under the common `_INBOX` each could read all. Nobody may use the forms of
+JetStream's API that name a subject in the body, where no permission sees it: they read all. Nobody has
+`allow_responses` either: whoever sends a message to himself may then answer wherever it says.
+
+No permission sees where the server itself is told to answer, so a tenant could have it write to another's
+subjects. Hence each tenant whose programs connect is an account of its own, into which comes what is its own,
+and out of which goes no more. Gateways and workers are the operator's programs and share the account SPARKLE.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sparkle.errors import ConfigError
-from sparkle.queue.bus_access import inbox_of
+from sparkle.queue.bus_access import inbox_of, inboxes_of, workers_of
 from sparkle.schemas import subjects
 from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import PriorityClass
@@ -40,6 +45,9 @@ class Role(StrEnum):
 METER_ROLES = frozenset({Role.GATEWAY_METER, Role.OPERATOR_METER})
 """Users of the account METER; all others are SPARKLE's."""
 
+CONTENT = "SPARKLE"
+"""The account that has the content."""
+
 NAMED_ROLES = frozenset({Role.WORKER, Role.PRODUCER})
 """A worker's name and a producer's tenant are part of their subjects."""
 
@@ -50,8 +58,6 @@ class Permissions:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    answers: bool = False
-    """Whether it may send one answer to whoever asked it, in an inbox that is not its own."""
 
 
 def user(role: Role, nkey: str, *, region: str, name: str = "") -> dict[str, object]:
@@ -69,11 +75,28 @@ def user(role: Role, nkey: str, *, region: str, name: str = "") -> dict[str, obj
         require_name("name", name)
     elif name:
         raise ConfigError(f"name is given but a {role} has none; leave it out")
-    may = permissions(role, inbox_of(nkey), region=region, name=name)
-    allowed: dict[str, object] = {"publish": list(may.publish), "subscribe": list(may.subscribe)}
-    if may.answers:
-        allowed["allow_responses"] = True
-    return {"nkey": nkey, "permissions": allowed}
+    inbox = inbox_of(nkey, workers_of(region) if role is Role.WORKER else "")
+    may = permissions(role, inbox, region=region, name=name)
+    return {
+        "nkey": nkey,
+        "permissions": {"publish": list(may.publish), "subscribe": list(may.subscribe)},
+    }
+
+
+def tenant_account(nkey: str, *, region: str, name: str) -> dict[str, object]:
+    """The account of a tenant whose programs connect, with its first user. Raises ConfigError."""
+    entry = user(Role.PRODUCER, nkey, region=region, name=name)
+    may = _producer("", region, name)
+    goes_out = [{"service": {"account": CONTENT, "subject": subject}} for subject in may.publish[1:]]
+    comes_in = [{"stream": {"account": CONTENT, "subject": subject}} for subject in may.subscribe[1:]]
+    return {"users": [entry], "imports": [*goes_out, *comes_in]}
+
+
+def tenant_exports() -> list[dict[str, str]]:
+    """What tenants' accounts may import out of the one that has the content; each imports its own alone."""
+    may = _producer("", "*", "*")
+    services = [{"service": subject} for subject in may.publish[1:]]
+    return [*services, *({"stream": subject} for subject in may.subscribe[1:])]
 
 
 def permissions(role: Role, inbox: str, *, region: str, name: str = "") -> Permissions:
@@ -128,6 +151,7 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             # never wider: what goes to another region's worker leaves the region
             subjects.offer(region, "*"),
             subjects.will(region, "*"),
+            f"{inboxes_of(workers_of(region))}.>",
         ),
         subscribe=(
             own,
@@ -136,13 +160,12 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             subjects.end_conversation("*", "*"),
             subjects.resend(name),
             subjects.drain(name),
+            subjects.told("*", "*", "*"),
             subjects.offer(region, name),
             # the heir of its will is one of those that are there
             subjects.heartbeat(region),
             subjects.will(region, name),
         ),
-        # an offer's answer goes to another worker's inbox
-        answers=True,
     )
 
 
@@ -155,11 +178,11 @@ def _producer(own: str, region: str, tenant: str) -> Permissions:
             subjects.end_conversation(tenant, "*"),
             # whoever asks: the chunks go to the job's own tenant alone
             subjects.resend("*"),
+            # a worker asks which tokens of an answer it has
+            subjects.told(tenant, "*", "*"),
             f"$JS.API.DIRECT.GET.{subjects.RESULTS_STREAM}.{subjects.result(tenant, '*')}",
         ),
         subscribe=(own, subjects.reply(tenant, "*"), subjects.heartbeat(region)),
-        # a worker asks which tokens of an answer it has
-        answers=True,
     )
 
 

@@ -1,17 +1,19 @@
 """What a nats-server is told, in its own language: limits, accounts, no trace. Knows no users and no process.
 
-Three accounts: SPARKLE has the content and may store nothing on a disk, METER has counts and no content and
-may, SYS is the server's own. One thing passes from one to another: usage records, out of SPARKLE into METER,
-as a service, so that whoever sends one hears that it is stored.
+SPARKLE has the content and may store nothing on a disk, METER has counts and no content and may, SYS is the
+server's own. Usage records pass out of SPARKLE into METER, as a service, so that whoever sends one hears that
+it is stored; METER gets nothing else. A tenant whose programs connect is one of its own: `roles.py`.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkle.config import require_positive
 from sparkle.errors import ConfigError
+from sparkle.queue.roles import tenant_exports
 from sparkle.queue.streams import TopologySettings, reserved_bytes
 from sparkle.schemas.names import require_name
 
@@ -37,9 +39,17 @@ trace: false
 """
 
 
-def accounts(*, content_users: str, meter_users: str, max_memory_bytes: int, max_file_bytes: int) -> str:
+def accounts(
+    *,
+    content_users: str,
+    meter_users: str,
+    max_memory_bytes: int,
+    max_file_bytes: int,
+    tenants: str = "",
+) -> str:
     """The accounts with their users, each given as the lines that stand in its block.
 
+    `tenants` are further accounts, of tenants whose programs connect.
     `max_memory_bytes` and `max_file_bytes` are what all streams of SPARKLE and of METER may reserve, every
     copy counted.
     """
@@ -50,6 +60,8 @@ accounts {{
     # no file: the server itself refuses a stream on a disk
     jetstream {{ max_mem: {max_memory_bytes}, max_file: 0 }}
     imports: [ {{ service: {{ account: METER, subject: "usage.>" }} }} ]
+    # what a tenant's account may import of this one: each of them imports its own alone
+    exports: {json.dumps(tenant_exports())}
     {content_users}
   }}
   METER {{
@@ -57,6 +69,7 @@ accounts {{
     exports: [ {{ service: "usage.>", accounts: [SPARKLE] }} ]
     {meter_users}
   }}
+  {tenants}
 }}
 system_account: SYS
 """
@@ -109,6 +122,7 @@ def server_config(server: ServerSettings, topology: TopologySettings) -> str:
     users = accounts(
         content_users='include "users.conf"',
         meter_users='include "meter-users.conf"',
+        tenants='include "tenants.conf"',
         max_memory_bytes=topology.replicas * memory_bytes,
         max_file_bytes=num_nodes * server.meter_max_bytes,
     )

@@ -5,6 +5,7 @@ result.<tenant>.<job>                   RESULTS   the stored end of a job
 ctl.cancel.<tenant>.<job>               CONTROL   tombstones of cancelled jobs
 answered.<tenant>.<job>                 ANSWERED  how far an answer has come whose producer is away
 reply.<tenant>.<job>                    live      chunks, and what the job's worker asks its producer
+told.<tenant>.<job>.<question>          live      what the producer has, told to the worker that asked
 ctl.end.<tenant>.<conversation>         live      tells all workers to forget a conversation
 ctl.<worker>.resend                     live      asks a worker for lost chunks
 ctl.<worker>.drain                      live      tells a worker to hand its jobs over and end
@@ -118,6 +119,11 @@ def cancel(tenant: str, job: str) -> str:
 def answered(tenant: str, job: str) -> str:
     """Where a worker stores how far a job's answer has come."""
     return f"answered.{tenant}.{job}"
+
+
+def told(tenant: str, job: str, question: str) -> str:
+    """Where a producer tells the worker that asks how far its answer has come; each question has its own."""
+    return f"told.{tenant}.{job}.{question}"
 
 
 def end_conversation(tenant: str, conversation: str) -> str:

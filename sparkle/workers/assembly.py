@@ -12,6 +12,7 @@ from sparkle.engine.client import EngineProcess
 from sparkle.engine.settings import UNUSABLE_CODE
 from sparkle.errors import CheckpointError, EngineExited
 from sparkle.queue.answered import AnswerRecords
+from sparkle.queue.bus_access import workers_of
 from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import HandoverSettings, Offers
@@ -55,7 +56,9 @@ async def run_worker(
             server = metrics.serve(settings.metrics_port)
             stack.callback(server.stop)
             log.info("metrics_served", extra={"worker": worker, "port": server.port})
-        at = ConnectionSettings(url=settings.nats, name=worker, access=settings.bus)
+        at = ConnectionSettings(
+            url=settings.nats, name=worker, access=settings.bus, inbox_group=workers_of(settings.region)
+        )
         connection = await Connection.open(at)
         stack.push_async_callback(connection.close)
         await require_memory(connection)

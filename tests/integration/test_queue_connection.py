@@ -138,6 +138,26 @@ async def test_an_opening_that_is_cancelled_leaves_no_connection(eventually: Eve
     server.close()
 
 
+async def test_an_opening_is_given_up_in_time_whatever_the_library_swallows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swallowed = 0
+
+    async def connect(*_: object) -> None:
+        nonlocal swallowed
+        while swallowed < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Connection, "_connect", connect)
+    with pytest.raises(NotConnected, match="TimeoutError"):
+        await Connection.open(ConnectionSettings(connect_timeout_s=0.05))
+    assert swallowed == 3
+
+
 async def test_a_password_is_never_shown() -> None:
     server = LocalServer()
     async with server:

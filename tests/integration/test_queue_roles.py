@@ -363,12 +363,15 @@ async def test_nothing_else_is_sent_or_heard(
     bus: GuardedBus, caplog: pytest.LogCaptureFixture, who: str
 ) -> None:
     connection = await bus.connect(who)
-    inboxes = [user.inbox for name, user in bus.users.items() if name != who]
+    others = [user for name, user in bus.users.items() if name != who]
+    inboxes = [user.inbox for user in others]
+    # workers answer one another
+    closed = [user.inbox for user in others if not user.group or user.group != bus.users[who].group]
 
     async def ignore(_: Envelope) -> None:
         return
 
-    for subject in (*MAY_NOT_SEND[who], *(f"{inbox}.1" for inbox in inboxes)):
+    for subject in (*MAY_NOT_SEND[who], *(f"{inbox}.1" for inbox in closed)):
         caplog.clear()
         await connection.publish(subject, b"{}")
         assert await connection.echo(5.0)
@@ -383,6 +386,66 @@ async def test_nothing_else_is_sent_or_heard(
             f'nats: permissions violation for subscription to "{subject}"'.lower()
         ]
     await connection.close()
+
+
+@pytest.mark.parametrize("who", sorted(MAY_NOT_SEND))
+async def test_nobody_may_answer_wherever_he_says(
+    bus: GuardedBus, caplog: pytest.LogCaptureFixture, who: str
+) -> None:
+    """With `allow_responses` a message to oneself, to be answered elsewhere, is leave to publish there."""
+    connection = await bus.connect(who)
+    came = asyncio.Event()
+
+    async def take(_: Envelope) -> None:
+        came.set()
+
+    inbox = connection.new_inbox()
+    await connection.subscribe(inbox, take)
+    elsewhere = subjects.reply("victim", JOB) if who != "w1" else ANOTHERS_JOB
+    await connection.publish(inbox, b"", reply=elsewhere)
+    await came.wait()
+    await connection.publish(elsewhere, b"forged")
+    assert await connection.echo(5.0)
+    assert [said.lower() for said in denials(caplog)] == [
+        f'nats: permissions violation for publish to "{elsewhere}"'.lower()
+    ]
+
+
+async def test_a_tenant_cannot_have_the_server_write_to_anothers_subjects(
+    bus: GuardedBus, eventually: Eventually
+) -> None:
+    """No permission sees where an acknowledgement or a stored message is to be sent."""
+    acme, other, worker, operator = [await bus.connect(user) for user in ("acme", "other", "w1", "operator")]
+    heard: list[Envelope] = []
+
+    async def take(envelope: Envelope) -> None:
+        heard.append(envelope)
+
+    await other.subscribe(subjects.reply("other", "*"), take)
+    assert await other.echo(5.0)
+    mine = new_job_id()
+    await ReplyStream(worker, "w1").store_end("acme", result(mine))
+    others = (
+        ANOTHERS_JOB,
+        subjects.result("other", JOB),
+        subjects.cancel("other", JOB),
+        subjects.reply("other", JOB),
+        bus.users["other"].inbox + ".1",
+        "$JS.API.STREAM.DELETE.JOBS",
+    )
+    for elsewhere in others:
+        address = subjects.JobAddress(REGION, PriorityClass.P0, "acme", new_job_id())
+        await acme.publish(address.subject, b"x", reply=elsewhere)
+        get = f"$JS.API.DIRECT.GET.RESULTS.{subjects.result('acme', mine)}"
+        await acme.publish(get, b"", reply=elsewhere)
+    # answered after all of them
+    assert await acme.last_stored("RESULTS", subjects.result("acme", mine)) is not None
+    assert await acme.echo(5.0)
+    assert await other.echo(5.0)
+    assert heard == []
+    jobs, results, control, _ = (await topology.show(operator)).streams
+    assert (jobs.messages, results.messages, control.messages) == (len(others), 1, 0)
+    assert await other.last_stored("RESULTS", subjects.result("other", JOB)) is None
 
 
 async def test_whoever_shows_no_certificate_or_no_key_of_the_bus_is_turned_away(

@@ -67,7 +67,7 @@ async def test_draining_hands_what_runs_to_another_worker_which_goes_on(
         jobs = [await producer.submit(make_job("pace_ms=20", max_tokens=80)) for _ in range(6)]
         await eventually(lambda: all(watched.tokens() for watched in jobs))
         mine = [watched for watched in jobs if watched.chunks[0].worker == "w-1"]
-        await drain_worker(producer.connection, "w-1")
+        await drain_worker(producer.connection, REGION, "w-1")
         await first.end()
         for watched in jobs:
             result = await watched.result()
@@ -80,9 +80,9 @@ async def test_draining_hands_what_runs_to_another_worker_which_goes_on(
 
 async def test_a_worker_that_is_not_there_cannot_drain(connection: Connection) -> None:
     with pytest.raises(ConfigError, match="no worker named w-9 is connected"):
-        await drain_worker(connection, "w-9")
+        await drain_worker(connection, REGION, "w-9")
     with pytest.raises(ConfigError, match="worker"):
-        await drain_worker(connection, "w.9")
+        await drain_worker(connection, REGION, "w.9")
 
 
 async def test_given_time_a_drain_finishes_what_runs_and_takes_nothing_new(

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from sparkle.producers.commands.options import NatsOption, config_of
+from sparkle.producers.commands.options import NatsOption, RegionOption, config_of
 
 
 def drain(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The worker, as `sparkle status` shows it.")],
+    region: RegionOption = None,
     nats: NatsOption = None,
 ) -> None:
     """Have a worker hand its jobs over to others and end.
@@ -21,7 +22,7 @@ def drain(
 
     Example:
 
-        sparkle worker drain gpu-7-3f2a1c --nats nats://queue.example:4222
+        sparkle worker drain gpu-7-3f2a1c --region eu --nats nats://queue.example:4222
 
     Exit codes: 0 it has begun to, 2 there is no such worker, 3 when the queue cannot be used.
     """
@@ -31,5 +32,5 @@ def drain(
     from sparkle.producers.running import run
     from sparkle.producers.settings import read_settings
 
-    settings = read_settings(config_of(context), environment(), nats=nats)
+    settings = read_settings(config_of(context), environment(), nats=nats, region=region)
     raise typer.Exit(run(drain_worker(settings, name)))

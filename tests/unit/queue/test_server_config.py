@@ -12,7 +12,16 @@ from typer.testing import CliRunner, Result
 from sparkle.cli import app
 from sparkle.errors import ConfigError
 from sparkle.queue.local import LocalServer
-from sparkle.queue.roles import METER_ROLES, NAMED_ROLES, Permissions, Role, permissions, user
+from sparkle.queue.roles import (
+    METER_ROLES,
+    NAMED_ROLES,
+    Permissions,
+    Role,
+    permissions,
+    tenant_account,
+    tenant_exports,
+    user,
+)
 from sparkle.queue.server_config import ServerSettings, server_config
 from sparkle.queue.streams import TopologySettings, reserved_bytes
 
@@ -39,7 +48,10 @@ def test_no_server_of_ours_writes_content_down(text: str) -> None:
     content = re.search(r"SPARKLE \{(.*?)\n  \}", text, re.DOTALL)
     assert content is not None
     assert re.search(r"max_mem: \d+, max_file: 0 \}", content[1])
-    assert "exports" not in content[1]
+    # nothing leaves but what a tenant's account imports, each its own
+    exports = re.search(r"exports: (\[.*\])", content[1])
+    assert exports is not None
+    assert json.loads(exports[1]) == tenant_exports()
     for word in ("log_file", "logtime", "trace_headers", "prof_port", "gateway", "leafnodes", "mappings"):
         assert word not in text
 
@@ -81,6 +93,7 @@ def test_no_role_hears_what_is_not_its_own(role: Role) -> None:
     for subject in heard:
         # no subject of content but one's own tenant's replies; nobody hears the common inbox, or all of it
         assert not subject.startswith(("_INBOX", ">", "*", "jobs", "result", "usage", "$KV", "$SYS"))
+        assert not subject.startswith("told") or role is Role.WORKER
         assert not subject.startswith("reply") or role in (Role.PRODUCER, Role.GATEWAY)
     if role not in METER_ROLES:
         for subject in may.publish:
@@ -94,8 +107,26 @@ def test_a_users_entry_is_printed_as_a_server_takes_it() -> None:
     assert printed.exit_code == 0
     comment, _, entry = printed.output.partition("\n")
     assert comment == "# producer acme eu"
-    assert json.loads(entry) == user(Role.PRODUCER, NKEY, region="eu", name="acme")
-    assert json.loads(entry)["permissions"]["publish"][1] == "jobs.eu.*.acme.*"
+    # a tenant's programs are not users among others: they have an account of their own
+    account = json.loads("{" + entry + "}")
+    assert account == {"TENANT_acme": tenant_account(NKEY, region="eu", name="acme")}
+    (first,) = account["TENANT_acme"]["users"]
+    assert first == user(Role.PRODUCER, NKEY, region="eu", name="acme")
+    worker = config("--role", "worker", "--name", "w1", "--region", "eu", "--nkey", NKEY)
+    assert json.loads(worker.output.partition("\n")[2]) == user(Role.WORKER, NKEY, region="eu", name="w1")
+
+
+def test_a_tenants_account_imports_what_names_the_tenant_and_is_exported() -> None:
+    exported = [(kind, subject) for one in tenant_exports() for kind, subject in one.items()]
+    imports: Any = tenant_account(NKEY, region="eu", name="acme")["imports"]
+    imported = [(kind, place["subject"]) for one in imports for kind, place in one.items()]
+    assert len(imported) == len(exported)
+    for (kind, mine), (kind_of, everyones) in zip(imported, exported, strict=True):
+        assert kind == kind_of
+        # of everybody only heartbeats, and a worker's desk that sends chunks to the job's own tenant
+        assert "acme" in mine.split(".") or mine in ("hb.eu.*", "ctl.*.resend")
+        pairs = zip(mine.split("."), everyones.split("."), strict=True)
+        assert all(have in ("*", name) for name, have in pairs)
 
 
 def test_a_servers_file_is_printed_with_the_topologys_sizes() -> None:
