@@ -8,7 +8,7 @@ delivered anew at once.
 
     maker ── Will ──▶ heir     twice a second, and when a lease was taken
     maker ◀── yes ─── heir     none: the maker looks for another one
-    maker ◀── empty ── heir    no will came: is it there?
+    maker ◀── empty ── heir    no will came: is it there? It answers which process it is
 
 There is one heir at a time, so that nothing is handed back twice. Should it be wrong, and the maker alive,
 two workers write the same answer: its consumer follows the later one, and the first end stored stands.
@@ -50,14 +50,19 @@ class WillMaker:
         connection: Connection,
         region: str,
         worker: str,
+        process: str,
         *,
         leases: Callable[[], list[str]],
         peers: Callable[[], list[str]],
     ) -> None:
-        """`leases`: where the fates of the jobs held now are told; `peers`: who can be the heir, by name."""
+        """`process`: 16 hex digits of its own; `leases`: where the fates of the jobs held now are told.
+
+        `peers`: who can be the heir, by name.
+        """
         self._connection = connection
         self._region = region
         self._worker = worker
+        self._process = process
         self._leases = leases
         self._peers = peers
         self._heir: str | None = None
@@ -116,13 +121,14 @@ class WillMaker:
         return subjects.will(self._region, heir)
 
     def _will(self, leases: list[str]) -> bytes:
-        return encode(Will(worker=self._worker, leases=leases))
+        return encode(Will(worker=self._worker, process=self._process, leases=leases))
 
 
 @dataclass(slots=True)
 class _Kept:
     """One worker's will, and what is known of its maker."""
 
+    process: str
     leases: list[str]
     generation: int
     late: int = 0
@@ -134,10 +140,17 @@ class Heir:
     """The wills that one worker keeps for others."""
 
     def __init__(
-        self, connection: Connection, region: str, worker: str, *, on_handed_on: Callable[[int], None]
+        self,
+        connection: Connection,
+        region: str,
+        worker: str,
+        process: str,
+        *,
+        on_handed_on: Callable[[int], None],
     ) -> None:
-        """`on_handed_on` is told how many jobs of a dead worker go on."""
+        """`process`: as its own will has it; `on_handed_on` is told how many jobs of a dead worker go on."""
         self._connection = connection
+        self._process = process
         self._region = region
         self._subject = subjects.will(region, worker)
         self._on_handed_on = on_handed_on
@@ -183,16 +196,16 @@ class Heir:
             if not will.leases:
                 self._wills.pop(will.worker, None)
             else:
-                self._wills[will.worker] = _Kept(will.leases, self._connection.generation)
+                self._wills[will.worker] = _Kept(will.process, will.leases, self._connection.generation)
         if envelope.reply:
-            await self._connection.publish(envelope.reply, b"")
+            await self._connection.publish(envelope.reply, self._process.encode())
         elif not envelope.payload:
             raise InvalidMessage("reply: missing; a question says where its answer goes")
 
     async def _is_dead(self, maker: str, kept: _Kept) -> bool:
         """Ask it; whether it has been away for long enough."""
         try:
-            await self._connection.request(subjects.will(self._region, maker), timeout_s=_ANSWER_S)
+            answer = await self._connection.request(subjects.will(self._region, maker), timeout_s=_ANSWER_S)
         except TopologyMissing:
             kept.gone += 1
         except PublishUncertain:
@@ -201,6 +214,8 @@ class Heir:
         except NotConnected:
             return False
         else:
+            if answer.payload != kept.process.encode():
+                return self._wills.get(maker) is kept
             # it lives: if this one is its heir still, its will comes again
             if self._wills.get(maker) is kept:
                 del self._wills[maker]

@@ -68,6 +68,9 @@ class Will(Message):
     worker: Name
     """Whose will it is."""
 
+    process: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    """Which process of that name: one that was started again does not hold these jobs."""
+
     leases: Annotated[list[AckSubject], Field(max_length=4096)]
     """Of each job held; none takes the will back."""
 

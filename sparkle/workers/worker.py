@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Iterable
 
@@ -38,10 +39,12 @@ class Worker:
         self._heart = heart
         self._running = RunningJobs(station, on_begin=lambda: self._will.changed(), on_end=self._slot_freed)
         self._roster = WorkerRoster(station.connection, station.settings.region)
+        process = secrets.token_hex(8)
         self._will = WillMaker(
             station.connection,
             station.settings.region,
             station.worker,
+            process,
             leases=lambda: self._running.leases,
             peers=self._peers,
         )
@@ -49,6 +52,7 @@ class Worker:
             station.connection,
             station.settings.region,
             station.worker,
+            process,
             on_handed_on=station.metrics.rescued.inc,
         )
         self._puller = Puller(

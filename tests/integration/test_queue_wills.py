@@ -27,6 +27,11 @@ from tests.conftest import REGION, Eventually
 WAIT_S = 20.0
 
 
+def process_of(name: str) -> str:
+    """The process of a worker that was not started again."""
+    return name.encode().hex().rjust(16, "0")
+
+
 class Site:
     """Workers on one server, as far as wills go."""
 
@@ -41,10 +46,10 @@ class Site:
         self._stack.push_async_callback(connection.close)
         return connection
 
-    async def heir(self, name: str, connection: Connection | None = None) -> Heir:
+    async def heir(self, name: str, connection: Connection | None = None, process: str = "") -> Heir:
         """One that looks after others."""
         connection = connection or await self.connect(name)
-        heir = Heir(connection, REGION, name, on_handed_on=self.handed_on.append)
+        heir = Heir(connection, REGION, name, process or process_of(name), on_handed_on=self.handed_on.append)
         await heir.start()
         # by then the server knows the subscription
         assert await connection.echo(WAIT_S)
@@ -57,7 +62,7 @@ class Site:
     ) -> AsyncGenerator[WillMaker]:
         """One that tells its will until it ends well."""
         connection = connection or await self.connect(name)
-        will = WillMaker(connection, REGION, name, leases=leases, peers=lambda: self.there)
+        will = WillMaker(connection, REGION, name, process_of(name), leases=leases, peers=lambda: self.there)
         # whoever is asked whether it lives says so by its heir's half
         await self.heir(name, connection)
         task = asyncio.create_task(will.run())
@@ -115,7 +120,7 @@ async def test_one_that_ends_well_takes_its_will_back(site: Site, eventually: Ev
 async def test_one_that_says_nothing_but_lives_keeps_its_jobs(site: Site, eventually: Eventually) -> None:
     heir, connection = await site.heir("w2"), await site.connect("w1")
     await site.heir("w1", connection)
-    will = Will(worker="w1", leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
+    will = Will(worker="w1", process=process_of("w1"), leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
     await connection.request(subjects.will(REGION, "w2"), encode(will))
     assert heir.makers == ["w1"]
     # it has another heir, or told this one nothing for long: nothing is handed on
@@ -154,7 +159,7 @@ async def test_after_a_lost_connection_old_wills_count_for_nothing(
     """The queue may be another one, where these messages are other jobs."""
     own, dying = await site.connect("w2"), await site.connect("w1")
     heir = await site.heir("w2", own)
-    will = Will(worker="w1", leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
+    will = Will(worker="w1", process=process_of("w1"), leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
     await dying.request(subjects.will(REGION, "w2"), encode(will))
     assert heir.makers == ["w1"]
     await own.reconnect()
@@ -171,7 +176,7 @@ async def test_a_will_that_names_no_job_of_the_queue_is_refused(site: Site) -> N
         "jobs.local.p0.acme.x",
         "$JS.ACK.JOBS.>",
     ):
-        will = Will.model_construct(worker="w1", leases=[lease])
+        will = Will.model_construct(worker="w1", process=process_of("w1"), leases=[lease])
         await connection.publish(subjects.will(REGION, "w2"), encode(will))
     await connection.request(subjects.will(REGION, "w2"))
     assert heir.makers == []
@@ -188,9 +193,20 @@ async def test_one_that_is_silent_on_a_standing_connection_is_given_longer(
         asked.append(str(envelope))
 
     await connection.subscribe(subjects.will(REGION, "w1"), say_nothing)
-    will = Will(worker="w1", leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
+    will = Will(worker="w1", process=process_of("w1"), leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
     await connection.publish(subjects.will(REGION, "w2"), encode(will))
     await eventually(lambda: site.handed_on)
     # far more questions than it takes where nobody listens
     assert len(asked) == 12
+    assert heir.makers == []
+
+
+async def test_one_that_was_started_again_under_its_name_does_not_pass_for_the_dead_one(
+    site: Site, eventually: Eventually
+) -> None:
+    heir, connection = await site.heir("w2"), await site.connect("w1")
+    will = Will(worker="w1", process=process_of("w1"), leases=["$JS.ACK.JOBS.local-p0.1.1.1.1.0"])
+    await connection.request(subjects.will(REGION, "w2"), encode(will))
+    await site.heir("w1", process="00000000000000ff")
+    await eventually(lambda: site.handed_on == [1])
     assert heir.makers == []
