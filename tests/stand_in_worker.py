@@ -22,6 +22,7 @@ async def main() -> None:
     parser.add_argument("--name", default="")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--drain-s", type=float, default=60.0)
+    parser.add_argument("--pass-limit-s", type=float, default=60.0)
     parser.add_argument("--follow-up-wait-ms", type=float, default=200.0)
     arguments = parser.parse_args()
     life = LifeCycle()
@@ -31,6 +32,7 @@ async def main() -> None:
         nats=arguments.nats,
         name=arguments.name,
         drain_s=arguments.drain_s,
+        pass_limit_s=arguments.pass_limit_s,
         follow_up_wait_ms=arguments.follow_up_wait_ms,
     )
     await run_worker(settings, StandInEngine(slots=arguments.slots), life)
