@@ -5,7 +5,7 @@ a timed-out `flush` (`receiving.py`), and an error callback that raises, so ours
 server's limit closes the connection for good; a dead read loop still says "connected", so a watchdog listens
 for its own echo; an end for good may never reach the callback, so the watchdog looks for it; a cancellation
 is swallowed while it flushes, so it is raised again; its own is while it reconnects, so that it is closed
-until it stays closed.
+until it stays closed; the user in an address goes to that one server, so it is given to all.
 """
 
 from __future__ import annotations
@@ -100,12 +100,16 @@ class Connection:
         return connection
 
     async def _connect(self, credentials: Credentials) -> None:
-        settings = self.settings
+        settings, login = self.settings, self.settings.login
         await self._client.connect(
             servers=settings.servers,
             name=settings.name,
             inbox_prefix=credentials.inbox_prefix,
             nkeys_seed_str=credentials.seed,
+            # to servers that it is told of by others, the library would go without
+            user=login.user,
+            password=login.password,
+            token=login.token,
             tls=credentials.tls,
             # begun by us: a server in between cannot talk us out of it
             tls_handshake_first=credentials.tls is not None,

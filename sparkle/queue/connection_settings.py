@@ -9,6 +9,15 @@ from sparkle.errors import ConfigError
 from sparkle.queue.bus_access import BusAccess
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """User and password, or a token, or neither."""
+
+    user: str | None
+    password: str | None = field(repr=False)
+    token: str | None = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
     """Where the server is and how patient to be."""
@@ -46,6 +55,15 @@ class ConnectionSettings:
         )
         if self.pending_bytes < 1024 * 1024:
             raise ConfigError(f"pending_bytes is {self.pending_bytes} but must be at least {1024 * 1024}")
+
+    @property
+    def login(self) -> Login:
+        """Who the addresses say that we are. Raises ConfigError where they say different things."""
+        found = {server.rpartition("@")[0].rpartition("://")[2] for server in self.servers} - {""}
+        if len(found) > 1:
+            raise ConfigError("the servers' addresses have different users; give all of them the same one")
+        user, has_password, password = (found or {""}).pop().partition(":")
+        return Login(user, password, None) if has_password else Login(None, None, user or None)
 
     @property
     def servers(self) -> list[str]:

@@ -8,17 +8,19 @@ from collections.abc import AsyncGenerator
 import pytest_asyncio
 
 from sparkle.queue import topology
-from sparkle.queue.connection import Connection
+from sparkle.queue.api import as_count, ask
+from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
 from sparkle.queue.outgoing import JobPublisher, Publication, PublishSettings
+from sparkle.queue.persist import persist
 from sparkle.queue.puller import Puller
 from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.codec import decode
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
-from tests.conftest import REGION
+from tests.conftest import REGION, Eventually
 from tests.nats_cluster import NUM_NODES, NatsCluster
 
 # a new leader takes 6 s on a quiet machine
@@ -50,6 +52,25 @@ async def connection(nats_cluster: NatsCluster) -> AsyncGenerator[Connection]:
     opened = await nats_cluster.connect()
     yield opened
     await opened.close()
+
+
+async def test_a_user_stays_who_he_is_when_his_node_dies(
+    nats_cluster: NatsCluster, eventually: Eventually
+) -> None:
+    """To a node that it is told of by another one, the library goes without the user in the address."""
+    first = nats_cluster.nodes[0]
+    meter = await Connection.open(ConnectionSettings(url=first.url.replace("nats://", "nats://meter:meter@")))
+    assert await storage_bytes(meter) > 0
+    await first.kill()
+    await eventually(lambda: meter.generation == 1)
+    assert await storage_bytes(meter) > 0, "the account of content has none"
+    await meter.close()
+
+
+async def storage_bytes(connection: Connection) -> int:
+    """What the account may store in files; waits for a leader."""
+    settings = await persist(ask, connection, "INFO")
+    return as_count(settings.table("limits").get("max_storage"))
 
 
 async def test_jobs_outlive_the_leader_which_knows_them_when_it_comes_back(
