@@ -88,9 +88,10 @@ class ShapeCompiler:
         )
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and forget what was compiled."""
         self._reader.shutdown()
         self._trial.close()
+        self._cache.close()
 
     def __enter__(self) -> Self:
         return self

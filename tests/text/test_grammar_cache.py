@@ -1,6 +1,9 @@
-"""Compiled grammars are kept by tenant, bounded in number and bytes; refusals are kept too."""
+"""Compiled grammars are kept by tenant, bounded in number, bytes and time; refusals are kept too."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -91,7 +94,44 @@ def test_the_cache_is_a_list_of_the_last_used(asked: list[tuple[str, str]], gram
     assert compiler.compiled == compiled
 
 
-@pytest.mark.parametrize("setting", ["grammars", "text_bytes"])
-def test_a_bound_below_one_is_a_wrong_setting(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting} is 0 but must be at least 1"):
-        GrammarCache[str](**{setting: 0})
+def test_a_grammar_that_nobody_uses_goes_in_time() -> None:
+    now_s = 0.0
+    cache = GrammarCache[str](keep_s=10.0, clock=lambda: now_s)
+    compiler = Compiler(cache)
+    compiler.get("one", "a")
+    compiler.get("one", "b")
+    now_s = 6.0
+    compiler.get("one", "a")
+    now_s = 10.0
+    assert len(cache) == 2
+    assert [compiler.get("one", grammar) for grammar in ("a", "b")] == ["A", "B"]
+    # b was kept from 0 to 10 and is compiled anew; a was used at 6
+    assert compiler.compiled == ["a", "b", "b"]
+    cache.close()
+    assert len(cache) == 0
+
+
+def test_it_goes_also_where_nobody_asks_again() -> None:
+    cache = GrammarCache[str](keep_s=0.02)
+    gone = threading.Event()
+
+    class Held(str):
+        def __del__(self) -> None:
+            gone.set()
+
+    cache.get("one", "a", lambda: Held("A"))
+    assert gone.wait(30.0)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda: GrammarCache[str](grammars=0), "grammars is 0 but must be at least 1"),
+        (lambda: GrammarCache[str](text_bytes=0), "text_bytes is 0 but must be at least 1"),
+        (lambda: GrammarCache[str](keep_s=0.0), r"keep_s is 0\.0 but must be above 0"),
+    ],
+)
+def test_a_bound_too_low_is_a_wrong_setting(made: Callable[[], object], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        made()
