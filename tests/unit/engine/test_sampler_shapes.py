@@ -173,11 +173,11 @@ def test_an_ending_that_is_due_is_drawn_in_place_of_what_has_no_room() -> None:
     assert (text, len(tokens), tokens[-1]) == (b"[[[[]]]]", 9, ENDS[0])
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0])
-def test_frequencies_of_checked_drafts_follow_the_distribution_of_what_is_allowed(temperature: float) -> None:
+def test_frequencies_of_checked_drafts_follow_the_distribution_of_what_is_allowed() -> None:
     """Chi-square over 30,000 draws; a third of the guesses each: the likeliest token allowed, another
     one, and one that is not."""
     shape = of_lark("start: /[a-h]/ /[k-r]/ /x/", TOKENS)
+    temperature = 0.7
     sampling = Sampling(temperature=temperature, top_k=6, top_p=0.95)
     # flat enough that at the lowest temperature there is something to choose
     logits = random_logits(2, 3) / 4
