@@ -72,12 +72,12 @@ class LocalServer:
     async def start(self) -> None:
         """Start and wait until it takes connections.
 
-        Raises ConfigError without a binary, NotConnected with the server's own words when it ends early or
-        takes too long.
+        Raises ConfigError without a binary or a folder to use, NotConnected with the server's own words when
+        it ends early or takes too long.
         """
         if self.pid is not None:
             return
-        self._folder = self.settings.folder or Path(tempfile.mkdtemp(prefix="sparkle-nats-"))
+        self._folder = self._made_folder()
         self._process = ServerProcess(self._folder, start_timeout_s=self.settings.start_timeout_s)
         try:
             self._port = await self._process.start(self._config())
@@ -126,6 +126,17 @@ class LocalServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def _made_folder(self) -> Path:
+        given = self.settings.folder
+        if given is None:
+            return Path(tempfile.mkdtemp(prefix="sparkle-nats-"))
+        folder = given.expanduser()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be made ({error.strerror}); name another folder") from None
+        return folder
 
     def _config(self) -> str:
         """Nothing but the loopback, and content that may not be stored on a disk."""

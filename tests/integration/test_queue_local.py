@@ -104,3 +104,14 @@ async def test_without_a_binary_the_way_out_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shutil, "which", nowhere)
     with pytest.raises(ConfigError, match=r"sparkle-inference\[local\]"):
         await LocalServer().start()
+
+
+async def test_a_folder_is_made_where_there_is_none_and_stays(nats_binary: None, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "keep"
+    async with LocalServer(LocalServerSettings(folder=folder)):
+        pass
+    assert (folder / "jetstream").is_dir()
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        await LocalServer(LocalServerSettings(folder=in_the_way / "keep")).start()

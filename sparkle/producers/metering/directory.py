@@ -84,7 +84,9 @@ class TenantDirectory:
             raise NotConnected("the metering account is away: nobody can tell whose key this is; try again")
         name, kept = self._keys.get(id_of(key or ""), ("", None))
         if not is_valid(key or "", kept, now_ms=self._clock.unix_ms()):
-            raise KeyRefused("the key is missing or wrong; `sparkle tenants` makes keys")
+            raise KeyRefused(
+                "the key is missing, wrong or has ended; whoever runs this service gives out keys"
+            )
         return self._tenants[name]
 
     def named(self, name: str) -> Tenant | None:

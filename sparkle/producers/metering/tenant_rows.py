@@ -13,9 +13,9 @@ from sparkle.producers.metering.tenant import KeyHash, Tenant
 def tenant_table(tenants: Iterable[Tenant], now_ms: int) -> Table:
     """One row a tenant; of its keys the ids of those that still open a door."""
     table = Table("tenant", "region", "models")
-    for name in ("tokens a month", "requests a minute", "tokens a minute", "running"):
+    for name in ("tokens/month", "requests/min", "tokens/min", "running"):
         table.add_column(name, justify="right")
-    table.add_column("keys")
+    table.add_column("keys", overflow="fold")
     for tenant in tenants:
         limits = tenant.limits
         numbers = (
