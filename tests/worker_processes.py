@@ -17,6 +17,7 @@ from tests.worker_at_work import WAIT_S
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = (sys.executable, "-m", "tests.stand_in_worker")
+TINY = (sys.executable, "-m", "sparkle.cli", "worker")
 
 
 class WorkerProcess:

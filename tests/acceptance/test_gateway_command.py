@@ -17,12 +17,11 @@ from openai.types.chat import ChatCompletionMessageParam
 
 import sparkle
 from sparkle.config import environment
-from sparkle.engine.client import EngineProcess
-from sparkle.engine.settings import EngineSettings, default_model
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from tests.gateway_at_work import gateway_at_work
 from tests.worker_at_work import at_work
+from tests.worker_processes import TINY, worker_process
 
 pytestmark = pytest.mark.acceptance
 
@@ -162,9 +161,8 @@ async def test_the_readmes_example_runs(nats_server: LocalServer, connection: Co
 async def test_sparkle_tiny_answers_http_as_it_answers_the_queue(
     nats_server: LocalServer, connection: Connection
 ) -> None:
-    engine = EngineProcess(default_model(), EngineSettings(threads=1))
     async with (
-        at_work(nats_server.url, engine=engine),
+        worker_process(*TINY, "--region", "local", "--nats", nats_server.url),
         gateway_at_work(nats_server.url, models="") as gateway,
         gateway.client() as client,
         sparkle.connect(nats_server.url, region="local", tenant="acme") as direct,

@@ -51,6 +51,9 @@ class StreamOptions(Part):
     include_usage: bool | None = None
     """Whether its last event tells what the answer used."""
 
+    continuous_usage_stats: bool | None = None
+    """vLLM's: usage in every event. Taken and told in the last one alone, since it is known then."""
+
     include_obfuscation: bool | None = None
     """OpenAI's padding against who counts encrypted bytes. Taken and not done: a proxy's matter."""
 

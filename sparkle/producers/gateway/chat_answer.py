@@ -31,7 +31,7 @@ class ChatAnswer:
                 "index": index,
                 "message": message(result),
                 "logprobs": _logprobs(result.tokens, result.logprobs),
-                "finish_reason": str(result.finish_reason),
+                **_ended(result),
             }
             for index, result in enumerate(results)
         ]
@@ -57,7 +57,8 @@ class ChatAnswer:
 
     def last(self, index: int, result: Result) -> Iterator[Fields]:
         """The finish reason."""
-        yield self._piece(index, {}, finish_reason=str(result.finish_reason))
+        choice: Fields = {"index": index, "delta": {}, "logprobs": None, **_ended(result)}
+        yield {**self._piece_head, "choices": [choice]}
 
     def after(self, results: Sequence[Result], used: Used) -> Iterator[Fields]:
         """What all choices used, where that is asked for."""
@@ -72,16 +73,15 @@ class ChatAnswer:
         """The error alone."""
         yield {"error": error}
 
-    def _piece(
-        self,
-        index: int,
-        delta: Mapping[str, object],
-        *,
-        logprobs: object = None,
-        finish_reason: str | None = None,
-    ) -> Fields:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+    def _piece(self, index: int, delta: Mapping[str, object], *, logprobs: object = None) -> Fields:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         return {**self._piece_head, "choices": [choice]}
+
+
+def _ended(result: Result) -> Fields:
+    """Why a choice ended; and whether it is of the shape asked for, where that was not enforced."""
+    reason: Fields = {"finish_reason": str(result.finish_reason)}
+    return reason if result.valid is None else {**reason, "valid": result.valid}
 
 
 def message(result: Result) -> Fields:

@@ -117,6 +117,15 @@ def test_a_whole_chat_has_thinking_text_and_calls(form: ChatAnswer) -> None:
     }
 
 
+def test_where_the_shape_was_not_enforced_a_choice_says_whether_it_holds(form: ChatAnswer) -> None:
+    for valid in (True, False):
+        (last,) = form.last(0, result(valid=valid))
+        for fields in (last, form.whole([result(valid=valid)], used(END))):
+            assert isinstance(fields["choices"], list)
+            assert fields["choices"][0]["valid"] is valid
+    assert "valid" not in json.dumps([*form.last(0, END), form.whole([END], used(END))])
+
+
 def test_an_answer_of_calls_alone_has_no_content(form: ChatAnswer) -> None:
     end = result(tool_calls=CALLS)
     assert ChatCompletion.model_validate(form.whole([end], used(end))).choices[0].message.content is None
