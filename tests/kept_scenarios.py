@@ -189,6 +189,39 @@ async def usual_work(tenant: Tenant) -> None:
     await tenant.answer("deadline", tenant.chat("deadline", max_tokens=4000, deadline_ms=soon_ms))
 
 
+async def shapes_and_tools(tenant: Tenant) -> None:
+    """Answers kept to a shape, and calls of tools: names, schemas, arguments and outcomes are content."""
+    word = tenant.word
+    fixed = {word("shape: property"): {"const": word("shape: constant")}}
+    schema = {"type": "object", "properties": fixed, "required": [*fixed], "additionalProperties": False}
+    question = [{"role": "user", "content": word("shape: question")}]
+    formats: dict[str, dict[str, object]] = {
+        "schema": {"type": "json_schema", "schema": schema},
+        "choice": {"type": "choice", "choices": [word("choice: one"), word("choice: other")]},
+        "expression": {"type": "regex", "pattern": f"{word('expression: pattern')}[0-9]"},
+        "grammar": {"type": "grammar", "grammar": f'start: "{word("grammar: terminal")}"'},
+        "too complex": {"type": "regex", "pattern": f"({word('too complex: pattern')}.{{1,900}}){{1,900}}"},
+        "cannot be enforced": {"type": "json_schema", "schema": {"not": {"const": word("not: constant")}}},
+    }
+    for scenario, shape in formats.items():
+        job = {"messages": question, "max_tokens": 64, "response_format": shape}
+        await tenant.answer(scenario, Job.model_validate(job))
+    name, function = word("tool: name"), {"description": word("tool: description"), "parameters": schema}
+    earlier = {"id": "call-1", "name": name, "arguments": {word("call: name"): word("call: argument")}}
+    turns = [
+        *question,
+        {"role": "assistant", "content": "", "tool_calls": [earlier]},
+        {"role": "tool", "content": word("tool: outcome"), "tool_call_id": "call-1"},
+    ]
+    job = {
+        "messages": turns,
+        "max_tokens": 96,
+        "tools": [{"name": name, **function}],
+        "tool_choice": "required",
+    }
+    await tenant.answer("tool", Job.model_validate(job))
+
+
 async def commands(tenant: Tenant) -> None:
     """What people run: a question by way of stdin, a file of jobs."""
     site, word = tenant.site, tenant.word
@@ -279,6 +312,7 @@ async def run_scenarios(site: Site, canaries: Canaries) -> dict[str, str]:
     async with await Client.open(settings) as client:
         tenant = Tenant(site, canaries, client, connection)
         await usual_work(tenant)
+        await shapes_and_tools(tenant)
         await commands(tenant)
         await invalid_jobs(tenant)
         await site.look_at_pages()
