@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
-from sparkle.errors import UnsupportedSchema
+from sparkle.errors import InvalidGrammar
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords with schemas by name."""
@@ -33,12 +33,12 @@ class Place(NamedTuple):
 
 
 def places(schema: object) -> Iterator[Place]:
-    """Every (sub)schema, each after the one it stands in. Raises UnsupportedSchema for what is no schema."""
+    """Every (sub)schema, each after the one it stands in. Raises InvalidGrammar for what is no schema."""
     waiting = [Place(schema, (), "", ())]
     while waiting:
         place = waiting.pop()
         if not isinstance(place.schema, bool | dict):
-            raise UnsupportedSchema(f"schema: {place.path or '/'} is no schema; give an object or a boolean")
+            raise InvalidGrammar(f"schema: {place.path or '/'} is no schema; give an object or a boolean")
         yield place
         waiting.extend(_below(place))
 

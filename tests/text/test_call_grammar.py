@@ -23,8 +23,8 @@ from sparkle.text.matcher import Matcher
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.shape_grammar import AnswerGrammar, answer_grammar
 from sparkle.text.tokenizer import Tokenizer
-from tests.text.matched import TINY
-from tests.text.tool_sets import TOOL_SETS, Arguments, ToolSet, tool, written
+from tests.text.matched import TINY, Vocabulary
+from tests.text.tool_sets import TOOL_SETS, Arguments, Calls, ToolSet, tool, written
 
 LIMITS = SchemaLimits()
 TAGS = re.compile("(</?tool_call>)")
@@ -42,16 +42,17 @@ def job(tools: Sequence[Tool], choice: ToolChoice = "auto", *, parallel: bool = 
 class Kept:
     """Answers to a job, kept to its grammar."""
 
-    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
+    def __init__(self, job: Job, tokenizer: Tokenizer, vocabulary: Vocabulary = TINY) -> None:
         self.grammar: AnswerGrammar | None = answer_grammar(job, LIMITS)
         assert self.grammar is not None
         self._tokenizer = tokenizer
-        compiled = LLMatcher(TINY.tokens, self.grammar.text, log_level=0, limits=parser_limits())
+        self._vocabulary = vocabulary
+        compiled = LLMatcher(vocabulary.tokens, self.grammar.text, log_level=0, limits=parser_limits())
         assert not compiled.is_error(), compiled.get_error()
         self._compiled = compiled
 
     def matcher(self) -> Matcher:
-        return TINY.matcher(self._compiled)
+        return self._vocabulary.matcher(self._compiled)
 
     def tokens(self, answer: str) -> list[int]:
         """The answer's tokens, its tags as the tokens that they are."""
@@ -65,7 +66,7 @@ class Kept:
         ]
 
     def lets_through(self, tokens: Sequence[int]) -> bool:
-        whole = [*tokens, TINY.end_tokens[0]]
+        whole = [*tokens, self._vocabulary.end_tokens[0]]
         return self.matcher().count_allowed(whole) == len(whole)
 
     def drawn(self, chance: random.Random, *, tokens: int) -> list[int] | None:
@@ -128,14 +129,27 @@ def call_tokens(
 def test_right_calls_are_let_through_and_read_back_and_wrong_ones_are_not(
     tool_set: ToolSet, tiny: Tokenizer
 ) -> None:
-    kept = Kept(job(tool_set.tools), tiny)
-    for name, arguments in tool_set.right:
-        tokens = call_tokens(kept, tiny, name, arguments, tool_set.quoted)
-        assert kept.lets_through(tokens), (name, arguments)
-        assert kept.read(tokens) == ("", [(name, json.dumps(arguments, ensure_ascii=False))])
-    for name, arguments in tool_set.wrong:
-        tokens = call_tokens(kept, tiny, name, arguments, tool_set.quoted)
-        assert not kept.lets_through(tokens), (name, arguments)
+    assert wrongly_judged(Kept(job(tool_set.tools), tiny), tiny, tool_set) == []
+
+
+def test_also_with_the_real_tokens(real: Tokenizer, real_vocabulary: Vocabulary) -> None:
+    for tool_set in TOOL_SETS:
+        kept = Kept(job(tool_set.tools), real, real_vocabulary)
+        assert (tool_set.name, wrongly_judged(kept, real, tool_set)) == (tool_set.name, [])
+
+
+def wrongly_judged(kept: Kept, tokenizer: Tokenizer, tool_set: ToolSet) -> Calls:
+    """Right calls that are not let through or not read back, and wrong ones that are let through."""
+    wrong: Calls = []
+    for right, calls in ((True, tool_set.right), (False, tool_set.wrong)):
+        for name, arguments in calls:
+            tokens = call_tokens(kept, tokenizer, name, arguments, tool_set.quoted)
+            through = kept.lets_through(tokens)
+            read = right and kept.read(tokens)
+            as_written = ("", [(name, json.dumps(arguments, ensure_ascii=False))])
+            if through is not right or (right and read != as_written):
+                wrong.append((name, arguments))
+    return wrong
 
 
 @pytest.mark.parametrize("tool_set", TOOL_SETS, ids=lambda tool_set: tool_set.name)

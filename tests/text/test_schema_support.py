@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkle.errors import ConfigError, GrammarError, GrammarTooComplex, UnsupportedSchema
+from sparkle.errors import ConfigError, GrammarError, GrammarTooComplex, InvalidGrammar, UnsupportedSchema
 from sparkle.text.pattern_length import unrolled_length
 from sparkle.text.schema_formats import OWN_FORMATS
 from sparkle.text.schema_keywords import FORMATS, NOT_ENFORCED
@@ -184,7 +184,7 @@ def test_what_json_cannot_hold_is_refused(not_json: object) -> None:
     "schema", [3, None, [], "x", {"items": 3}, {"properties": {"a": []}}, {"anyOf": ["x"]}]
 )
 def test_what_is_no_schema_is_refused(schema: object) -> None:
-    with pytest.raises(UnsupportedSchema, match="is no schema; give an object or a boolean"):
+    with pytest.raises(InvalidGrammar, match="is no schema; give an object or a boolean"):
         check_schema(schema, LIMITS)
 
 

@@ -25,6 +25,8 @@ from sparkle.queue.local import LocalServer
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel
 from sparkle.schemas.job import Job, Thinking
+from sparkle.schemas.shape import JsonSchemaShape
+from sparkle.schemas.tools import Tool
 from tests.integration.producers.conftest import Run, StartWorker, answer, until, whole_answer
 
 
@@ -104,6 +106,45 @@ async def test_ask_writes_the_answer_and_a_line_of_figures(
     assert turns == [("system", "Be brief."), ("user", "was läuft?\n")]
     assert (asked.max_tokens, asked.thinking) == (7, Thinking.LOW)
     assert (asked.sampling.temperature, asked.sampling.seed) == (0.0, 5)
+
+
+async def test_ask_for_a_shape_and_with_tools(
+    commands: Commands, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    jobs: list[Job] = []
+
+    async def remember(run: Run) -> None:
+        jobs.append(run.job)
+        await whole_answer(run)
+
+    await start_worker(remember)
+    schema, tools = tmp_path / "schema.json", tmp_path / "tools.json"
+    schema.write_text('{"type": "object", "required": ["b", "a"]}')
+    own = {"name": "f", "parameters": {"type": "object"}}
+    tools.write_text(json.dumps([own, {"type": "function", "function": {"name": "g"}}]))
+    ended = await commands.run("ask", "x", "--schema", str(schema), "--tools", str(tools))
+    assert ended.code == 0
+    [asked] = jobs
+    assert asked.response_format == JsonSchemaShape(schema={"type": "object", "required": ["b", "a"]})
+    # a function in OpenAI's form is strict only if it says so
+    assert asked.tools == [Tool(name="f", parameters={"type": "object"}), Tool(name="g", strict=False)]
+
+
+async def test_ask_with_a_file_that_is_no_json(commands: Commands, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("canary")
+    for flag, file, says in (
+        ("--schema", bad, "--schema: the file holds no JSON"),
+        ("--tools", tmp_path / "none.json", "--tools: the file cannot be read"),
+    ):
+        ended = await commands.run("ask", "x", flag, str(file))
+        assert (ended.code, ended.out) == (2, "")
+        assert says in ended.err
+        assert "canary" not in ended.err
+    bad.write_text('{"name": "canary"}')
+    ended = await commands.run("ask", "x", "--tools", str(bad))
+    assert (ended.code, "canary" in ended.err) == (2, False)
+    assert "tools: " in ended.err
 
 
 async def test_ask_streams(commands: Commands, start_worker: StartWorker) -> None:

@@ -16,6 +16,7 @@ from sparkle.queue.status import ClassStatus, QueueStatus
 from sparkle.schemas.answer import Channel, Chunk, FinishReason, Result, Usage
 from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.priority import PriorityClass
+from sparkle.schemas.tools import ToolCall
 
 JOB = "01890a5d-ac96-774b-bcce-b302099a8057"
 USAGE = Usage(prompt_tokens=12, completion_tokens=21, queue_s=0.0032, first_token_s=0.12, total_s=2.12)
@@ -51,6 +52,19 @@ def shown_on(out: io.StringIO, *chunks: Chunk) -> str:
         view.chunk(part)
     view.end(RESULT)
     return out.getvalue()
+
+
+def test_calls_are_shown_behind_the_answer_one_a_line() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    view = TextView(out, err)
+    view.chunk(chunk("Well."))
+    calls = [
+        ToolCall(id="a", name="größe", arguments={"city": "Köln", "n": [1, None]}),
+        ToolCall(id="b", name="stop", arguments={}),
+    ]
+    view.end(RESULT.model_copy(update={"tool_calls": calls, "valid": False}))
+    assert out.getvalue() == 'Well.\ngröße {"city": "Köln", "n": [1, null]}\nstop {}\n'
+    assert "ended by stop · not of the shape asked for · worker w1" in err.getvalue()
 
 
 def test_a_pipe_has_the_answer_and_nothing_else() -> None:
