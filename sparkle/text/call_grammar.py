@@ -52,6 +52,9 @@ def _parameter(rule: str, parameter: Parameter) -> Iterator[str]:
     if parameter.raw is None:
         yield f"{rule}: {tag} {rule}_v {json.dumps(VALUE_END)}"
         yield f"{rule}_v: %json {parameter.schema}"
+    elif parameter.raw.one_line:
+        yield f"{rule}: {tag} {rule.upper()}"
+        yield f"{rule.upper()}: ({parameter.raw.terminal}) {json.dumps(VALUE_END)}"
     else:
         yield f"{rule}: {tag} {rule}_v"
         yield f"{rule}_v[suffix={json.dumps(VALUE_END)}]: {rule.upper()}"

@@ -7,7 +7,7 @@ numbers without bounds. A value of any other schema is written as JSON. Knows no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -31,6 +31,11 @@ Resolve = Callable[[object], object]
 """The schema that a reference names; None where it names none."""
 
 
+ONE_LINE_LETTERS = 256
+"""Up to this `maxLength` a text is written on one line, above it as JSON: where line breaks may come, each
+letter is another state of the grammar, and each mask costs 3 ms with the real vocabulary instead of 0.1."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawText:
     """A parameter whose texts are written as they are."""
@@ -39,33 +44,50 @@ class RawText:
     terminal: str
     """What may be written, as a Lark terminal; not yet that it cannot hold what ends it."""
 
+    one_line: bool = False
+    """Whether nothing that may be written has a line break."""
 
-ANY = "/(?s:.*)/"
-ANY_TEXT = RawText(ValueForm(raw=True), ANY)
+
+ANY_TEXT = RawText(ValueForm(raw=True), "/(?s:.*)/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """One of the kinds that a value may be of."""
+
+    terminal: str
+    one_line: bool = True
+
+    scalar: Scalar | None = None
+    """None for texts."""
+
+    whole_kind: bool = True
+    """Of a scalar: whether every value that reads as one of its kind may be written."""
 
 
 def raw_text(schema: object, resolve: Resolve) -> RawText | None:
     """The form of a parameter's values with texts as they are; None where they are written as JSON."""
-    found = _alternatives(schema, resolve, _MAX_ALTERNATIVES)
-    if not found:
+    found = [
+        _text(one) if one["type"] == "string" else _scalar(one)
+        for one in _alternatives(schema, resolve, _MAX_ALTERNATIVES)
+    ]
+    known = [one for one in found if one is not None]
+    texts = [one for one in known if one.scalar is None]
+    if not texts or len(known) < len(found):
         return None
-    texts = [_text_terminal(one) for one in found if one["type"] == "string"]
-    others = [_scalar(one) for one in found if one["type"] != "string"]
-    known_texts = [text for text in texts if text is not None]
-    known = [other for other in others if other is not None]
-    if not texts or len(known_texts) < len(texts) or len(known) < len(others):
-        return None
-    scalars = frozenset(kind for kind, _ in known)
-    return RawText(ValueForm(raw=True, scalars=scalars), _union(known_texts, known, scalars))
+    scalars = frozenset(one.scalar for one in known if one.scalar is not None)
+    form = ValueForm(raw=True, scalars=scalars)
+    return RawText(form, _union(known), one_line=all(one.one_line for one in texts))
 
 
-def _union(texts: list[str], others: list[tuple[Scalar, str]], scalars: frozenset[Scalar]) -> str:
-    """Texts that read as one of the scalars are left out: they would be read as these."""
-    text = " | ".join(texts)
-    if not scalars:
-        return text
-    excluded = " | ".join(_EVERY[scalar] for scalar in sorted(scalars))
-    return " | ".join([f"(({text}) & ~({excluded}))", *(terminal for _, terminal in others)])
+def _union(found: Sequence[_Alternative]) -> str:
+    """Texts that read as a scalar that must not be written are left out."""
+    texts = " | ".join(one.terminal for one in found if one.scalar is None)
+    whole = {one.scalar for one in found if one.whole_kind}
+    excluded = sorted({one.scalar for one in found if one.scalar is not None} - whole)
+    if excluded:
+        texts = f"({texts}) & ~({' | '.join(_EVERY[scalar] for scalar in excluded)})"
+    return " | ".join([f"({texts})", *(one.terminal for one in found if one.scalar is not None)])
 
 
 _EVERY = {Scalar.NULL: '"null"', Scalar.BOOLEAN: "/true|false/", Scalar.NUMBER: f"/{NUMBER}/"}
@@ -97,8 +119,8 @@ def _combined(keyword: str, held: object, resolve: Resolve, left: int) -> list[d
         if not below:
             return []
         found += below
-    types = [one["type"] for one in found]
-    # of oneOf no two may hold at once
+    # of oneOf no two may hold at once, and every integer is a number
+    types = ["number" if one["type"] == "integer" else one["type"] for one in found]
     if keyword == "oneOf" and len(set(types)) < len(types):
         return []
     return found if len(found) <= _MAX_ALTERNATIVES else []
@@ -133,21 +155,34 @@ def _type_of(value: object) -> str:
     return "number" if isinstance(value, int | float) else "object"
 
 
-def _text_terminal(says: Schema) -> str | None:
-    """A text's terminal; None where something is said of it that has no raw form."""
+def _text(says: Schema) -> _Alternative | None:
+    """Texts; None where something is said of them that has no raw form."""
     if "enum" in says or "const" in says:
-        if len(says.keys() & _OF_TEXTS) > 1:
-            return None
         texts = [value for value in _given(says) if isinstance(value, str)]
-        return " | ".join(json.dumps(text) for text in texts) or None
-    parts = [_length(says.get("minLength", 0), says.get("maxLength"))]
+        if len(says.keys() & _OF_TEXTS) > 1 or not texts:
+            return None
+        return _Alternative(
+            " | ".join(map(json.dumps, texts)), one_line=not any("\n" in text for text in texts)
+        )
     patterns = [says["pattern"]] if "pattern" in says else []
     if "format" in says:
         patterns.append(_format_pattern(says["format"]))
-    for pattern in patterns:
-        whole = whole_text(pattern)
-        parts.append(None if whole is None else f"/{whole}/")
-    return None if None in parts else " & ".join(part for part in parts if part)
+    if not patterns:
+        return _of_length(says.get("minLength", 0), says.get("maxLength"))
+    whole = [whole_text(pattern) for pattern in patterns]
+    if None in whole or says.keys() & {"minLength", "maxLength"}:
+        return None
+    return _Alternative(" & ".join(f"/{one}/" for one in whole), one_line=False)
+
+
+def _of_length(least: object, most: object) -> _Alternative | None:
+    if not isinstance(least, int) or least > ONE_LINE_LETTERS:
+        return None
+    if most is None:
+        return _Alternative(f"/(?s:.{{{least},}})/" if least else ANY_TEXT.terminal, one_line=False)
+    if not isinstance(most, int) or most > ONE_LINE_LETTERS:
+        return None
+    return _Alternative(f"/[^\\n]{{{least},{most}}}/")
 
 
 def _format_pattern(name: object) -> str | None:
@@ -161,14 +196,8 @@ def _format_pattern(name: object) -> str | None:
     return usual["pattern"]
 
 
-def _length(least: object, most: object) -> str | None:
-    if not isinstance(least, int) or not isinstance(most, int | None):
-        return None
-    return f"/(?s:.{{{least},{'' if most is None else most}}})/" if least or most is not None else ANY
-
-
-def _scalar(says: Schema) -> tuple[Scalar, str] | None:
-    """Kind and terminal of what is no text; None where it has no plain form."""
+def _scalar(says: Schema) -> _Alternative | None:
+    """What is no text; None where it has no plain form."""
     kinds = {
         "null": Scalar.NULL,
         "boolean": Scalar.BOOLEAN,
@@ -181,6 +210,10 @@ def _scalar(says: Schema) -> tuple[Scalar, str] | None:
     kind = kinds[type_]
     if "enum" in says or "const" in says:
         wanted = [value for value in _given(says) if _type_of(value) == kind.value]
+        if not wanted or type_ == "integer":
+            return None
         terminal = " | ".join(json.dumps(json.dumps(value)) for value in wanted)
-        return (kind, terminal) if terminal and type_ != "integer" else None
-    return kind, "/-?(0|[1-9][0-9]*)/" if type_ == "integer" else _EVERY[kind]
+        return _Alternative(terminal, scalar=kind, whole_kind=kind is Scalar.NULL)
+    if type_ == "integer":
+        return _Alternative("/-?(0|[1-9][0-9]*)/", scalar=kind, whole_kind=False)
+    return _Alternative(_EVERY[kind], scalar=kind)

@@ -1,4 +1,4 @@
-"""Calls of fifty sets of tools: right ones are let through and read back, wrong ones are not."""
+"""Calls of over fifty sets of tools: right ones are let through and read back, wrong ones are not."""
 
 from __future__ import annotations
 

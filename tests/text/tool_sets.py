@@ -1,4 +1,4 @@
-"""Fifty sets of tools, each with calls of them that are right and calls that are not. Knows no grammar.
+"""Over fifty sets of tools, each with calls of them that are right and calls that are not. Knows no grammar.
 
 Arguments are as a producer reads them; `written` turns them into what a model writes.
 """
@@ -187,10 +187,18 @@ _SETS: dict[str, dict[str, Any]] = {
         ],
     ),
     "text of a length": one(
-        {"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "äöüß", "😀😀😀"], ["", "a", "abcde"]
+        {"type": "string", "minLength": 2, "maxLength": 4},
+        ["ab", "äöüß", "😀😀😀"],
+        ["", "a", "abcde", "a\nb"],
     ),
     "text of at least": one({"type": "string", "minLength": 3}, ["abc", "a\nb"], ["ab", ""]),
-    "text of at most": one({"type": "string", "maxLength": 2}, ["", "ab", "\n"], ["abc"]),
+    "long text": quoted({"type": "string", "maxLength": 5_000}, ["", "a\nb", "x" * 300], []),
+    "text of at least, and others": one(
+        {"type": ["string", "null"], "minLength": 1}, ["a\n", None, "nul"], [""]
+    ),
+    "one of text or number": one({"oneOf": [{"type": "string"}, {"type": "number"}]}, ["x", 1, 1.5, "1x"]),
+    "enum of several lines": one({"enum": ["a\nb", "a", "a\n"]}, ["a\nb", "a", "a\n"], ["b", "a\n\n"]),
+    "text of at most": one({"type": "string", "maxLength": 2}, ["", "ab", "<"], ["abc", "\n"]),
     "pattern of the whole": one(
         {"type": "string", "pattern": "^[a-z]+/[0-9]{2}$"}, ["ab/12"], ["AB/12", "ab/1"]
     ),
@@ -198,7 +206,7 @@ _SETS: dict[str, dict[str, Any]] = {
     "pattern at the end": one(
         {"type": "string", "pattern": "\\.txt$"}, ["a.txt", ".txt"], ["a.txt ", "atxt"]
     ),
-    "pattern and length": one(
+    "pattern and length": quoted(
         {"type": "string", "pattern": "^[ab]*$", "minLength": 2, "maxLength": 3},
         ["ab", "bbb"],
         ["a", "abab", "ac"],
