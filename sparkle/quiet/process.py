@@ -11,6 +11,7 @@ import faulthandler
 import logging
 import os
 import resource
+import signal
 import sys
 import threading
 
@@ -21,6 +22,7 @@ from sparkle.quiet.logs import log_to, log_to_stderr
 log = logging.getLogger(__name__)
 
 _PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG = 1
 _GPU_DUMPS = (
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
     "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP",
@@ -70,6 +72,12 @@ def silence_libraries() -> None:
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def end_with_parent() -> None:
+    """On Linux: end this process when the thread that began it has ended, whatever it is busy with."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _report(event: str, error: BaseException | None) -> None:

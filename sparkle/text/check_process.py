@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import BinaryIO, cast
 
 from sparkle.errors import GrammarError
-from sparkle.quiet.process import keep_content_in
+from sparkle.quiet.process import end_with_parent, keep_content_in
 from sparkle.schemas.packing import unpack
 from sparkle.text.answer_check import AnswerCheck
 
@@ -23,6 +23,7 @@ VALID, INVALID, UNKNOWN, READY = b"v", b"i", b"u", b"r"
 def main() -> None:
     """Say READY, then judge answers until standard input ends."""
     keep_content_in()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(sys.stdin.buffer, sys.stdout.buffer)
 

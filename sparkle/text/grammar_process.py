@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from llguidance import LLMatcher, LLTokenizer
 
-from sparkle.quiet.process import keep_content_in
+from sparkle.quiet.process import end_with_parent, keep_content_in
 from sparkle.text.grammar import parser_limits, read_vocabulary
 from sparkle.text.grammar_verdict import Verdict
 from sparkle.text.over_limit import is_over_limit
@@ -31,6 +31,7 @@ WALK_TOKENS = 4
 def main() -> None:
     """Read the vocabulary, say READY, then judge grammars until standard input ends."""
     keep_content_in()
+    end_with_parent()
     arguments = _arguments()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     vocabulary = read_vocabulary(arguments.model, rows=arguments.rows, end_tokens=arguments.end_tokens)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from llguidance import LLMatcher
 
@@ -145,3 +148,34 @@ def test_a_compiled_grammar_allows_what_begins_a_value(trial: GrammarTrial) -> N
 def test_limits_below_anything_are_wrong_settings(wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         TrialLimits(**{wrong: 0})
+
+
+ORPHAN = f"""
+import os, sys, threading
+from pathlib import Path
+from sparkle.text.grammar import json_schema_grammar
+from sparkle.text.grammar_trial import GrammarTrial, TrialLimits
+from sparkle.text.schema_limits import SchemaLimits
+
+limits = TrialLimits(compile_s=600.0)
+trial = GrammarTrial(Path({str(TINY)!r}), rows={ROWS}, end_tokens={END_TOKENS}, limits=limits)
+trial.require_compiles(json_schema_grammar({{"type": "integer"}}, SchemaLimits()))
+schema = {{"allOf": [{{"multipleOf": 9_973}}, {{"multipleOf": 9_967}}]}}
+grammar = json_schema_grammar(schema, SchemaLimits())
+threading.Thread(target=trial.require_compiles, args=(grammar,), daemon=True).start()
+print("busy", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_a_process_that_runs_away_ends_with_the_one_that_began_it() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "busy\n"
+        [child] = psutil.Process(parent.pid).children()
+    gone, _ = psutil.wait_procs([child], timeout=30)
+    assert gone == [child]

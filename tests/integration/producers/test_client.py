@@ -319,7 +319,7 @@ async def test_two_submits_of_one_id_share_what_becomes_of_the_first(
 ) -> None:
     go_on = asyncio.Event()
 
-    async def fail_later(*_: object) -> None:
+    async def fail_later(*_: object, **__: object) -> None:
         await go_on.wait()
         raise NotConnected("the connection is closed")
 
