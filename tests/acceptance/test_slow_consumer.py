@@ -23,7 +23,7 @@ from tests.conftest import REGION, Eventually
 from tests.nats_cluster import free_ports, own_host
 from tests.worker_processes import ROOT, WorkerProcess, stand_in, worker_process
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 JOBS, TEXT_CHARS, PACE_MS, MAX_TOKENS = 24, 4_000, 20, 1_800
 PENDING_BYTES = 8 * 1024 * 1024

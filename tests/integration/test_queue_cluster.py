@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import pytest
 import pytest_asyncio
 
 from sparkle.queue import topology
@@ -22,6 +23,9 @@ from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 from tests.conftest import REGION, Eventually
 from tests.nats_cluster import NUM_NODES, NatsCluster
+
+# a cluster takes its time, on a busy machine more of it
+pytestmark = pytest.mark.timeout(300)
 
 # a new leader takes 6 s on a quiet machine
 PATIENT = PublishSettings(answer_timeout_s=2.0, give_up_s=60.0)
