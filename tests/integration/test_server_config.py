@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from sparkle.errors import SparkleError
+from sparkle.producers.client import Client
+from sparkle.producers.settings import ClientSettings
 from sparkle.queue import topology
 from sparkle.queue.api import ask
 from sparkle.queue.connection import Connection
@@ -20,10 +22,12 @@ from sparkle.queue.roles import Role
 from sparkle.queue.server_config import ServerSettings, server_config
 from sparkle.queue.server_process import ServerProcess
 from sparkle.queue.topology import Outcome, TopologySettings
+from sparkle.schemas.job import Job
 from tests.certificates import Authority
 from tests.conftest import REGION
 from tests.guarded_bus import HOST, GuardedBus, guarded_bus
 from tests.nats_cluster import free_ports
+from tests.worker_at_work import at_work
 
 THREE = TopologySettings(regions=REGION, replicas=3)
 NOT_IN_FILES, NO_MORE_MEMORY = 10047, 10028
@@ -78,13 +82,24 @@ async def three_nodes(bus: GuardedBus) -> AsyncGenerator[list[int]]:
 
 @pytest.mark.usefixtures("nats_binary")
 async def test_three_nodes_trust_one_another_and_no_clients_certificate(tmp_path: Path) -> None:
-    bus = GuardedBus(tmp_path, ((Role.OPERATOR, ""),), region=REGION)
+    who = ((Role.OPERATOR, ""), (Role.WORKER, "w1"), (Role.PRODUCER, "acme"))
+    bus = GuardedBus(tmp_path, who, region=REGION)
     async with three_nodes(bus) as routes:
         operator = await bus.connect("operator")
         changes = await _until_applied(operator)
         assert {change.outcome for change in changes} == {Outcome.CREATED}
         assert {stream.replicas for stream in (await topology.show(operator)).streams} == {3}
         await operator.close()
+        # a tenant's account reaches the others', whichever nodes they are connected to
+        settings = ClientSettings(nats=bus.url, region=REGION, tenant="acme", bus=bus.users["acme"].access)
+        async with (
+            at_work(bus.url, name="w1", bus=bus.users["w1"].access),
+            await Client.open(settings) as client,
+        ):
+            for _ in range(4):
+                handle = await client.submit(Job(prompt="hello", max_tokens=6))
+                tokens = [token for chunk in [chunk async for chunk in handle] for token in chunk.tokens]
+                assert tokens == (await handle.result()).tokens
         # a client's certificate is signed by another authority than the nodes'
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(tmp_path / "tls" / "nodes-ca.pem")
