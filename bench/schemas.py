@@ -35,7 +35,9 @@ def main() -> None:
         print(f"{draft}: {counts[0]} passed, {counts[1]} refused, {counts[2]} failed")
     if keep:
         share, failed = len(valid) / len(ended), sum(len(one.failed) for one in outcomes.values())
-        record("schemas_valid_share", share, "of answers", 1.0, (share, share), file="shapes")
+        complete = len(ended) / len(written)
+        record("schemas_valid_share", share, "of answers that ended", 1.0, (share, share), file="shapes")
+        record("schemas_ended_share", complete, "of answers", 1.0, (complete, complete), file="shapes")
         record("suite_failed", failed, "cases", 0.0, (failed, failed), file="shapes")
 
 
