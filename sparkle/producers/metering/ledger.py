@@ -170,9 +170,13 @@ class Ledger:
         return True
 
     def _forget_overdue(self) -> None:
-        for job in self._jobs.ended_before(self._clock.steady_s() - self._settings.record_wait_s):
-            log.warning("usage_missing", extra={"job": job, "tenant": self._tenant})
+        overdue = self._jobs.ended_before(self._clock.steady_s() - self._settings.record_wait_s)
+        for job in overdue:
             self._jobs.leave(job, used_tokens=0)
+        if overdue:
+            # where nobody meters it is every job: once for all, and one of them by its id
+            missing = {"tenant": self._tenant, "jobs": len(overdue), "job": overdue[0]}
+            log.warning("usage_missing", extra=missing)
 
     def _may_start(self, jobs: Mapping[str, int], allowance_tokens: int | None) -> bool:
         """Whether no account needs to be read first: a record that came before the first look is not seen."""

@@ -258,16 +258,20 @@ async def test_a_job_that_never_ran_gives_its_room_to_the_next() -> None:
 async def test_a_record_that_never_comes_is_waited_for_only_so_long(caplog: pytest.LogCaptureFixture) -> None:
     world = World(100)
     gateway = world.gateway()
-    await world.reserve(gateway, 100)
-    gateway.ledger.ended(job_id(0), accepted=True)
+    await world.reserve(gateway, 50, 50)
+    for number in range(2):
+        gateway.ledger.ended(job_id(number), accepted=True)
     world.hand.pass_s(29.0)
     await gateway.ledger.settle(100)
-    assert len(gateway.jobs) == 1
+    assert len(gateway.jobs) == 2
     world.hand.pass_s(1.0)
     with caplog.at_level(logging.WARNING):
         await gateway.ledger.settle(100)
     assert len(gateway.jobs) == 0
-    assert [record.getMessage() for record in caplog.records] == ["usage_missing"]
+    # one event for all of them: where nobody meters it is every job
+    assert [(record.getMessage(), vars(record)["jobs"]) for record in caplog.records] == [
+        ("usage_missing", 2)
+    ]
 
 
 async def test_without_an_allowance_records_are_counted_and_nothing_set_aside() -> None:
