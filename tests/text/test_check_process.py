@@ -35,11 +35,11 @@ def test_schemas_are_forgotten_in_time_and_are_few() -> None:
     assert judge.forget_old(100.0) is None
     for number in range(KEPT_SCHEMAS + 3):
         judge.verdict([[json.dumps({"const": number}), "1"]])
-    assert len(judge._known) == KEPT_SCHEMAS  # pyright: ignore[reportPrivateUsage]
+    assert judge.num_schemas == KEPT_SCHEMAS
     assert judge.forget_old(100.0) == KEPT_S
     assert judge.forget_old(101.0) == KEPT_S - 1
     judge.verdict([[INTEGER, "1"]])
     assert judge.forget_old(100.0 + KEPT_S) is None
-    assert not judge._known  # pyright: ignore[reportPrivateUsage]
+    assert judge.num_schemas == 0
     judge.verdict([[INTEGER, "1"]])
     assert judge.forget_old(1_000.0) == KEPT_S
