@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,3 +86,7 @@ def _texts(job: Job) -> Iterable[str]:
         else:
             yield from (part.text for part in turn.content if part.type == "text")
         yield turn.reasoning or ""
+        for call in turn.tool_calls or ():
+            yield from (call.name, json.dumps(call.arguments, ensure_ascii=False))
+    for tool in job.tools or ():
+        yield from (tool.name, tool.description or "", json.dumps(tool.parameters, ensure_ascii=False))

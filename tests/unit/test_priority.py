@@ -16,6 +16,7 @@ from sparkle.schemas.priority import (
     service_s,
     target_s,
 )
+from sparkle.schemas.tools import Tool, ToolCall
 
 RATES = ServiceRates(prefill_tokens_per_s=1000, decode_tokens_per_s=10)
 lengths = st.integers(0, 262_144)
@@ -75,3 +76,9 @@ def test_the_prompt_is_counted_exactly_or_by_bytes() -> None:
     assert estimate_prompt_tokens(Job(prompt="äöüß")) == 2
     turns = [Turn(role="user", content=[TextPart(text="1234"), TextPart(text="5678")], reasoning="9")]
     assert estimate_prompt_tokens(Job(messages=turns)) == 3
+    call = ToolCall(id="c", name="get", arguments={"a": "ü" * 20})
+    called = [*turns, Turn(role="assistant", content="", tool_calls=[call])]
+    # 9 bytes, then a name and 48 bytes of JSON
+    assert estimate_prompt_tokens(Job(messages=called)) == 3 + 13
+    tool = Tool(name="get", description="x" * 40, parameters={"type": "object"})
+    assert estimate_prompt_tokens(Job(messages=turns, tools=[tool])) == 18
