@@ -18,24 +18,30 @@ from openai.types.chat import ChatCompletionMessageParam
 import sparkle
 from sparkle.config import environment
 from sparkle.queue.connection import Connection
+from sparkle.queue.control import WorkerRoster
 from sparkle.queue.local import LocalServer
+from tests.conftest import Eventually
+from tests.engine_stand_in import text_of
 from tests.gateway_at_work import gateway_at_work
 from tests.worker_at_work import at_work
-from tests.worker_processes import TINY, worker_process
+from tests.worker_processes import TINY, stand_in, worker_process
 
 pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).parents[2]
+TOKENS = 500
+"""At 20 ms each as long as it may take to see who writes them."""
+
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is MFA?"}]
 
 
 @asynccontextmanager
 async def gateway_process(*flags: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """The command, killed after the test if it still runs."""
+    """The command, killed after the test if it still runs; it does not look for a queue for long."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "sparkle.cli", "gateway", "--port", "0", *flags),
         cwd=ROOT,
-        env={**environment(), "PYTHONPATH": str(ROOT)},
+        env={**environment(), "PYTHONPATH": str(ROOT), "SPARKLE_CLIENT_CONNECT_TIMEOUT_S": "2"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -136,6 +142,36 @@ async def test_what_cannot_be_is_one_sentence(flags: tuple[str, ...], code: int,
     assert process.returncode == code
     (line,) = [line for line in words.decode().splitlines() if line.startswith("sparkle: ")]
     assert says in line
+
+
+async def test_a_worker_that_is_killed_costs_a_stream_a_pause(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    roster = WorkerRoster(connection, "local")
+    await roster.start()
+    async with (
+        worker_process(*stand_in(nats_server, "--name", "w-0")) as first,
+        worker_process(*stand_in(nats_server, "--name", "w-1")) as second,
+        gateway_at_work(nats_server.url) as gateway,
+        gateway.client() as client,
+    ):
+        workers = (first, second)
+        await eventually(lambda: all("worker_ready" in worker.events() for worker in workers))
+        stream = await client.completions.create(
+            model="stand-in", prompt="pace_ms=20", max_tokens=TOKENS, stream=True
+        )
+        pieces = [await anext(aiter(stream))]
+        # whoever has it tells so with its signs of life, and the other one of its leases
+        await eventually(lambda: any(worker.running for worker in roster.workers()))
+        (holder,) = [number for number, worker in enumerate(roster.workers()) if worker.running]
+        workers[holder].process.kill()
+        pieces += [piece async for piece in stream]
+        await eventually(lambda: "job_done" in workers[1 - holder].events())
+    await roster.stop()
+    job = pieces[0].id.removeprefix("cmpl-")
+    text = "".join(piece.choices[0].text for piece in pieces)
+    assert text == "".join(text_of(job, index) for index in range(TOKENS))
+    assert pieces[-1].choices[0].finish_reason == "length"
 
 
 async def test_the_readmes_example_runs(nats_server: LocalServer, connection: Connection) -> None:
