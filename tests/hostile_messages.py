@@ -93,6 +93,7 @@ class HostileProducer:
             **{kind: {"job": job, **fields} for kind, fields in of_job.items()},
             "heartbeat": {"region": self._region, **beat, **worker},
             "end_conversation": {"conversation": "c-1"},
+            "will": {"process": "0123456789abcdef", "leases": ["$JS.ACK.JOBS.local-p0.1.1.1.1.0"], **worker},
         }
 
     def _damage(self, fields: Map) -> None:

@@ -26,7 +26,7 @@ from tests.worker_at_work import REGION, TENANT, Producer, make_job, tokens_of
 WAIT_S = 60.0
 WORKER = "w-1"
 TO_CLIENTS = ("chunk", "result", "failure", "ask", "answered")
-TO_WORKERS = ("cancel", "end_conversation", "resend", "offer", "heartbeat", "usage")
+TO_WORKERS = ("cancel", "end_conversation", "resend", "offer", "heartbeat", "usage", "will")
 JOB_SHARE = 0.15
 """Of all messages: each is stored, run or refused, answered and acknowledged."""
 
@@ -99,7 +99,7 @@ class HostileTraffic:
             kind = self._draw.choice(TO_WORKERS)
             job = self._draw.choice((*list(self._waiting)[:3], new_job_id()))
         subject = self._subject_of(kind, job)
-        reply = self._inbox if kind in ("offer", "ask") and self._draw.random() < 0.9 else ""
+        reply = self._inbox if kind in ("offer", "ask", "will") and self._draw.random() < 0.9 else ""
         payload, headers = self._sender.of(kind, job), self._draw.choice(HEADERS)
         await self._connection.publish(subject, payload, headers=headers, reply=reply)
         self.sent[kind] += 1
@@ -114,6 +114,8 @@ class HostileTraffic:
                 return subjects.resend(WORKER)
             case "offer":
                 return subjects.offer(REGION, WORKER)
+            case "will":
+                return subjects.will(REGION, WORKER)
             case "heartbeat":
                 return subjects.heartbeat(REGION, self._draw.choice((WORKER, "nobody")))
             case "usage":
