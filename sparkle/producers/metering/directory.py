@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from sparkle.errors import InvalidMessage, KeyRefused, NotConnected, QueueError
+from sparkle.errors import KeyRefused, NotConnected, QueueError
 from sparkle.producers.metering.clock import Clock
 from sparkle.producers.metering.keys import id_of, is_valid
 from sparkle.producers.metering.tenant import KeyHash, Tenant
@@ -23,8 +23,8 @@ STALE_S = 60.0
 class Tenants(Protocol):
     """Where tenants are looked up: `tenant_book.TenantBook`."""
 
-    async def all(self) -> list[Tenant]:
-        """Every tenant."""
+    async def readable(self) -> tuple[list[Tenant], list[str]]:
+        """Every tenant that can be read, and the keys of others."""
         ...
 
 
@@ -39,12 +39,13 @@ class TenantDirectory:
         self._keys: dict[str, tuple[str, KeyHash]] = {}
         self._loaded_s: float | None = None
         self._changes = 0
+        self._others: list[str] = []
 
     async def load(self) -> None:
-        """Read the whole book. Raises QueueError, InvalidMessage."""
+        """Read the whole book; whom this version cannot read is not let in. Raises QueueError."""
         while True:
             began_s, changes = self._clock.steady_s(), self._changes
-            tenants = await self._book.all()
+            tenants, others = await self._book.readable()
             # what was told meanwhile is newer than what was read
             if changes == self._changes:
                 break
@@ -52,6 +53,9 @@ class TenantDirectory:
         for tenant in tenants:
             self._put(tenant)
         self._loaded_s = began_s
+        if others and others != self._others:
+            log.error("tenants_unreadable", extra={"tenants": others})
+        self._others = others
 
     async def keep_up(self) -> None:
         """Read the book again and again, for ever; trouble is told once, and ends with the next success."""
@@ -61,7 +65,7 @@ class TenantDirectory:
             try:
                 await self.load()
                 is_well = True
-            except (QueueError, InvalidMessage) as error:
+            except QueueError as error:
                 if is_well:
                     log.warning("tenants_unread", extra={"error": type(error).__name__})
                 is_well = False

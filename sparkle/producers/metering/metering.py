@@ -144,7 +144,7 @@ async def open_metering(
 ) -> AsyncGenerator[Metering]:
     """Metering over a connection to the metering account, with its tenants read and kept up to date.
 
-    Raises TopologyMissing where that account holds nothing yet, NotConnected, InvalidMessage.
+    Raises TopologyMissing where that account holds nothing yet, NotConnected.
     """
     metering = Metering(connection, settings, clock or Clock())
     directory = metering.directory

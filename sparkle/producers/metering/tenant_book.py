@@ -29,6 +29,16 @@ class TenantBook:
         entries = await self._values.matching(_ALL)
         return sorted((read_tenant(entry) for entry in entries), key=lambda tenant: tenant.name)
 
+    async def readable(self) -> tuple[list[Tenant], list[str]]:
+        """Every tenant that can be read, and the keys of those of a newer version, which hold up no other."""
+        tenants, others = list[Tenant](), list[str]()
+        for entry in await self._values.matching(_ALL):
+            try:
+                tenants.append(read_tenant(entry))
+            except InvalidMessage:
+                others.append(entry.key)
+        return tenants, others
+
     async def get(self, name: str) -> Tenant:
         """The tenant of this name. Raises ConfigError when there is none."""
         return (await self._entry(name))[0]

@@ -306,6 +306,21 @@ async def test_an_account_of_a_newer_version_is_left_alone_and_holds_up_no_other
         await book(meter).all()
 
 
+async def test_a_tenant_of_a_newer_version_locks_out_no_other(
+    meter: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await add(meter)
+    await KeyValues(meter, BUCKET).put("tenant.newer", b'{"newer": 1}', revision=0)
+    async with open_metering(meter, MeteringSettings(settle_s=1000.0)) as gateway:
+        await gateway.directory.load()
+        assert (await gateway.authenticate(key)).tenant == "acme"
+    told = [
+        vars(record)["tenants"] for record in caplog.records if record.getMessage() == "tenants_unreadable"
+    ]
+    # once, not with every look
+    assert told == [["tenant.newer"]]
+
+
 def administration(server: LocalServer, hand: HandClock) -> tuple[Administration, io.StringIO, io.StringIO]:
     out, notes = io.StringIO(), io.StringIO()
     consoles = Console(file=out, width=200), Console(file=notes, width=200)

@@ -24,10 +24,10 @@ class Book:
         self.tenants = list(tenants)
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def all(self) -> list[Tenant]:
+    async def readable(self) -> tuple[list[Tenant], list[str]]:
         found = list(self.tenants)
         self.meanwhile()
-        return found
+        return found, []
 
 
 def with_key(name: str, **changes: object) -> tuple[str, Tenant]:
