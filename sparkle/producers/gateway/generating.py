@@ -10,7 +10,7 @@ from typing import TypeVar
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from sparkle.errors import SparkleError
+from sparkle.errors import AnswerChanged, SparkleError
 from sparkle.producers.gateway.access import Principal
 from sparkle.producers.gateway.answer_form import AnswerForm, Fields, Used
 from sparkle.producers.gateway.asked import Defaults, Order
@@ -30,6 +30,7 @@ from sparkle.producers.gateway.response_answer import ResponseObject
 from sparkle.producers.gateway.response_events import ResponseAnswer
 from sparkle.producers.gateway.response_request import ResponseRequest, response_order
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.producers.handle import Handle
 from sparkle.schemas.answer import Channel, Chunk, Result
 from sparkle.schemas.message import Part
 from sparkle.schemas.priority import PriorityClass, ServiceRates
@@ -148,10 +149,8 @@ class Generating:
 
     async def whole(self, principal: Principal, asking: Asking) -> Fields:
         """The answer at once. Raises SparkleError."""
-        tally = Tally()
         async with self._desk.taken(principal, asking.orders) as handles:
-            async for piece in pieces(handles):
-                tally.count(piece)
+            tally = await collected(handles)
         return asking.form.whole(tally.in_order(), tally.used())
 
     async def _events(self, principal: Principal, asking: Asking) -> AsyncGenerator[bytes]:
@@ -202,6 +201,19 @@ class Tally:
     def used(self) -> Used:
         """What they used."""
         return Used.of(self.in_order(), reasoning_tokens=self._reasoning_tokens)
+
+
+async def collected(handles: Sequence[Handle]) -> Tally:
+    """All choices, whole. Raises what a handle's result raises."""
+    tally = Tally()
+    try:
+        async for piece in pieces(handles):
+            tally.count(piece)
+    except AnswerChanged:
+        # nobody has seen what changed: the results stand
+        for index, handle in enumerate(handles):
+            tally.count((index, await handle.result()))
+    return tally
 
 
 def _of(form: AnswerForm, index: int, piece: Chunk | Result, *, new: bool) -> bytes:
