@@ -68,6 +68,8 @@ class ShapedAnswer:
         # the ending found last, and what was left then; none yet
         self._ending_tokens: int | None = None
         self._left_then = max_tokens
+        # the part of it that its grammar sees
+        self._found: tuple[int, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -172,11 +174,25 @@ class ShapedAnswer:
         state = self.matcher.copy()
         try:
             state.accept(rest or ())
-            found = self._find_ending(state, most - len(first) - 1)
+            found = self._found_behind(state, most - len(first) - 1)
         except GrammarError:
             # what is wrong with it is told when it is accepted
             return None
         return None if found is None else (*first, *found, self._end_tokens[0])
+
+    def _found_behind(self, state: Matcher, most: int) -> tuple[int, ...] | None:
+        """The ending found last where it still is one, or what is left of it: searching takes a while."""
+        assert self._find_ending is not None, "it is to be completed"
+        for known in (self._found, self._found[1:]):
+            if known and len(known) <= most and state.count_allowed(known) == len(known):
+                ahead = state.copy()
+                ahead.accept(known)
+                if ahead.may_end():
+                    self._found = known
+                    return known
+        found = self._find_ending(state, most)
+        self._found = tuple(found or ())
+        return None if found is None else self._found
 
     def _split(
         self, tokens: Sequence[int]

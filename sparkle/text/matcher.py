@@ -94,11 +94,11 @@ class Matcher:
         self._require_state()
         return tokens
 
-    def allowed(self) -> int:
-        """What may follow: bit t is token t."""
+    def allowed(self) -> bytes:
+        """What may follow: bit t % 8 of byte t // 8 is token t."""
         mask = self._state.compute_bitmask()
         self._require_state()
-        return int.from_bytes(mask, "little")
+        return mask
 
     def with_masks_of(self, draft: Sequence[int]) -> tuple[LLMatcher, list[int]]:
         """The library's state and the tokens of `draft` behind which a token will be drawn: for `MaskFiller`.

@@ -119,7 +119,11 @@ def test_an_ending_is_found_from_anywhere(data: st.DataObject) -> None:
         if state.must_end():
             break
         mask = state.allowed()
-        choice = [token for token in range(TOKENIZER.vocab_size) if mask >> token & 1 and token not in ENDS]
+        choice = [
+            token
+            for token in range(TOKENIZER.vocab_size)
+            if mask[token // 8] >> token % 8 & 1 and token not in ENDS
+        ]
         tokens.append(data.draw(st.sampled_from(choice)))
         state.accept(tokens[-1:])
     ending = ENDINGS.find(state, 100)

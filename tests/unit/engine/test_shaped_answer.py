@@ -64,8 +64,8 @@ def may_follow(answer: ShapedAnswer) -> set[int] | None:
     return bits(answer.matcher.allowed())
 
 
-def bits(mask: int) -> set[int]:
-    return {token for token in range(TOKENS) if mask >> token & 1}
+def bits(mask: bytes) -> set[int]:
+    return {token for token in range(TOKENS) if mask[token // 8] >> token % 8 & 1}
 
 
 def rows_of(answer: ShapedAnswer, allowed: Allowed) -> list[set[int] | None]:
