@@ -23,8 +23,9 @@ class AccountServer(LocalServer):
 
     def _config(self) -> str:
         config = super()._config()
-        assert "max_file: 0 }\n    users" in config
-        return config.replace("max_file: 0 }\n    users", f"{self._limits} }}\n    users")
+        # of one account alone
+        assert config.count("max_file: 0 }") == 1
+        return config.replace("max_file: 0 }", f"{self._limits} }}")
 
 
 async def opened(server: LocalServer) -> Connection:
