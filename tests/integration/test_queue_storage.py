@@ -23,9 +23,10 @@ class AccountServer(LocalServer):
 
     def _config(self) -> str:
         config = super()._config()
-        # of one account alone
-        assert config.count("max_file: 0 }") == 1
-        return config.replace("max_file: 0 }", f"{self._limits} }}")
+        # the server's own room comes first, and METER has all of it
+        room = f"max_file: {self.settings.max_file_bytes}"
+        assert (config.count(room), config.count("max_file: 0 }")) == (2, 1)
+        return config.replace(room, f"{room}0", 1).replace("max_file: 0 }", f"{self._limits} }}")
 
 
 async def opened(server: LocalServer) -> Connection:
