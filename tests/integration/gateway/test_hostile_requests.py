@@ -105,7 +105,7 @@ async def test_a_body_that_does_not_say_its_length_is_refused_where_it_is_too_lo
 
 
 async def test_a_body_that_trickles_in_is_ended(queue_url: str, worker: AtWork) -> None:
-    async with gateway_at_work(queue_url, body_timeout_s=0.2) as gateway:
+    async with gateway_at_work(queue_url, body_timeout_s=1.0) as gateway:
         async with opened(gateway) as (reader, writer):
             writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{{".encode())
             assert await status_of(reader) == 408
@@ -113,7 +113,7 @@ async def test_a_body_that_trickles_in_is_ended(queue_url: str, worker: AtWork) 
 
 
 async def test_a_head_that_trickles_in_is_ended(queue_url: str, worker: AtWork) -> None:
-    async with gateway_at_work(queue_url, head_timeout_s=0.2) as gateway:
+    async with gateway_at_work(queue_url, head_timeout_s=1.0) as gateway:
         async with opened(gateway) as (reader, writer):
             writer.write(b"GET /healthz HTTP/1.1\r\nhost:")
             assert await status_of(reader) == 408
