@@ -25,6 +25,7 @@ LONG_RUN = "-" * 32
 BLANKS = (" ", "\n")
 """Only where nothing else may follow."""
 COMPARED_LETTERS = 16
+MOST_OTHERS = 4
 FEW_FILLED = 4
 """Letters of a free text one by one, before it is filled by long runs."""
 MOST_STATES = 600
@@ -103,9 +104,9 @@ class Endings:
             letters = [*islice(_following(way, self._letters), COMPARED_LETTERS)]
             if not closing and len(letters) > 1:
                 letters.sort(key=lambda letter: _breadth(self._behind(way, letter)))
-            yield from closing or letters or _following(way, self._blanks)
-            if closing:
-                yield from letters
+            blanks = [] if closing or letters else [*_following(way, self._blanks)]
+            # behind half a character none of these follows
+            yield from (*closing, *letters, *blanks) or islice(_allowed(way), MOST_OTHERS)
 
     def _behind(self, way: _Way, move: Move) -> _Way:
         state = way.state.copy()
@@ -136,6 +137,12 @@ class Endings:
 def _breadth(way: _Way) -> int:
     """How much may follow: bytes of the mask that are not zero, quicker to count than bits."""
     return len(way.mask) - way.mask.count(0)
+
+
+def _allowed(way: _Way) -> Iterator[Move]:
+    """Each token that may follow, lowest first."""
+    for place, octet in enumerate(way.mask):
+        yield from ((8 * place + bit,) for bit in range(8) if octet >> bit & 1)
 
 
 def _following(way: _Way, moves: Sequence[Move]) -> Iterator[Move]:

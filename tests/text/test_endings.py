@@ -84,6 +84,16 @@ def test_json_is_closed(schema: dict[str, object] | bool, begun: str, most: int)
     assert state.ended
 
 
+def test_half_a_character_is_made_whole_first() -> None:
+    state = state_behind(of_schema(REPORT, VOCABULARY), '{"title":"')
+    half = next(token for token in range(TOKENIZER.vocab_size) if TOKENIZER.token_bytes(token) == b"\xc2")
+    state.accept([half])
+    ending = ENDINGS.find(state, 60)
+    assert ending is not None
+    text = b"".join(map(TOKENIZER.token_bytes, [half, *ending])).decode()
+    jsonschema.validate(json.loads('{"title":"' + text), REPORT)
+
+
 def test_no_ending_where_there_is_no_room() -> None:
     begun = state_behind(of_schema(PERSON, VOCABULARY), '{"name": "hello')
     assert ENDINGS.find(begun, 2) is None
