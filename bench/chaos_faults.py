@@ -162,8 +162,12 @@ class Faults:
 
     async def _mend(self) -> None:
         await asyncio.sleep(DOWN_S)
-        await self._cluster.start_all()
-        await self._cluster.until_whole()
+        while True:
+            # on a machine with much other work nodes take each other for dead: the next fault waits for them
+            with suppress(AssertionError):
+                await self._cluster.start_all()
+                await self._cluster.until_whole()
+                return
 
     async def _freeze(self, pid: int) -> None:
         _signal(pid, signal.SIGSTOP)
