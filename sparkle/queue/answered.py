@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 
-from sparkle.errors import ContractError, MessageTooLarge, PublishUncertain, QueueError, TopologyMissing
+from sparkle.errors import (
+    ContractError,
+    MessageTooLarge,
+    NotConnected,
+    PublishUncertain,
+    QueueError,
+    TopologyMissing,
+)
 from sparkle.queue.connection import Connection, Envelope
 from sparkle.queue.job_seals import JobSeals
 from sparkle.schemas import subjects
@@ -59,21 +66,28 @@ class AnswerRecords:
         Without it the next worker writes the same tokens again.
         """
         subject = subjects.answered(tenant, answered.job)
+        # before it is: whoever is cancelled meanwhile, or hears nothing, may have stored it
+        self._stored.add(subject)
         try:
             data, headers = self._seals.seal(tenant, answered.job, subject, encode(answered))
             await self._connection.publish_stored(subject, data, headers=headers)
         except (QueueError, MessageTooLarge) as error:
             log.warning("answered_unstored", extra={"job": answered.job, "error": type(error).__name__})
-        else:
-            self._stored.add(subject)
 
     async def clear(self, tenant: str, job: str) -> None:
-        """The job has its end: what is stored of its answer goes now, not with its age."""
+        """The job has its end: what is stored of its answer goes now, not with its age.
+
+        Where it cannot be sent that is only logged: the end stands, and its message is to be acknowledged.
+        """
         subject = subjects.answered(tenant, job)
-        if subject in self._stored:
-            self._stored.discard(subject)
+        if subject not in self._stored:
+            return
+        self._stored.discard(subject)
+        try:
             # one message a subject: an empty one takes the place of the content
             await self._connection.publish(subject, b"")
+        except NotConnected:
+            log.warning("answered_uncleared", extra={"job": job})
 
     def leave(self, tenant: str, job: str) -> None:
         """The job goes on elsewhere: what is stored of it is another worker's to clear."""
