@@ -179,7 +179,7 @@ class NatsCluster:
         return False
 
     async def _is_current(self) -> bool:
-        streams = [f"STREAM.INFO.{stream}" for stream in topology.STREAMS]
+        streams = [f"STREAM.INFO.{stream}" for stream in subjects.STREAMS]
         # consumers have leaders and copies of their own
         listed: Any = (await self._ask(f"CONSUMER.NAMES.{subjects.JOBS_STREAM}")).fields.get("consumers")
         consumers = [f"CONSUMER.INFO.{subjects.JOBS_STREAM}.{name}" for name in listed or ()]

@@ -22,12 +22,6 @@ from sparkle.schemas import subjects
 from sparkle.schemas.names import require_name
 from sparkle.schemas.priority import PriorityClass
 
-_STREAMS = (
-    subjects.JOBS_STREAM,
-    subjects.RESULTS_STREAM,
-    subjects.CONTROL_STREAM,
-    subjects.ANSWERED_STREAM,
-)
 _PUBLIC_KEY = re.compile("U[A-Z2-7]{55}")
 
 
@@ -119,7 +113,7 @@ def permissions(role: Role, inbox: str, *, region: str, name: str = "") -> Permi
                     "$KV.meter.account.*",
                     "$JS.API.DIRECT.GET.KV_meter",
                     "$JS.API.DIRECT.GET.KV_meter.>",
-                    "$JS.API.DIRECT.GET.USAGE",
+                    f"$JS.API.DIRECT.GET.{subjects.USAGE_STREAM}",
                 ),
                 subscribe=(own, "meter.changed.tenant.*"),
             )
@@ -128,7 +122,7 @@ def permissions(role: Role, inbox: str, *, region: str, name: str = "") -> Permi
 
 
 def _worker(own: str, region: str, name: str) -> Permissions:
-    jobs, results, control, answered = _STREAMS
+    jobs, results, control, answered = subjects.STREAMS
     consumers = [subjects.consumer(region, priority) for priority in PriorityClass]
     return Permissions(
         publish=(
@@ -187,13 +181,15 @@ def _producer(own: str, region: str, tenant: str) -> Permissions:
 
 
 def _operator(own: str, region: str) -> Permissions:
-    declares = [f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in _STREAMS]
+    declares = [
+        f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in subjects.STREAMS
+    ]
     return Permissions(
         publish=(
             own,
             "$JS.API.INFO",
             "$JS.API.STREAM.NAMES",
-            *(f"$JS.API.STREAM.INFO.{stream}" for stream in _STREAMS),
+            *(f"$JS.API.STREAM.INFO.{stream}" for stream in subjects.STREAMS),
             *declares,
             f"$JS.API.CONSUMER.INFO.{subjects.JOBS_STREAM}.*",
             f"$JS.API.CONSUMER.CREATE.{subjects.JOBS_STREAM}.*",

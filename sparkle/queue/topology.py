@@ -28,14 +28,6 @@ __all__ = [
 ]
 
 
-STREAMS = (
-    subjects.JOBS_STREAM,
-    subjects.RESULTS_STREAM,
-    subjects.CONTROL_STREAM,
-    subjects.ANSWERED_STREAM,
-)
-
-
 class Outcome(StrEnum):
     """What `apply` did with a stream or consumer."""
 
@@ -106,7 +98,7 @@ async def apply(connection: Connection, settings: TopologySettings) -> list[Chan
 async def show(connection: Connection) -> Topology:
     """What is declared. Raises TopologyMissing when a stream is not, NotConnected."""
     streams: list[StreamState] = []
-    for name in STREAMS:
+    for name in subjects.STREAMS:
         info = await ask(connection, f"STREAM.INFO.{name}")
         if info.code:
             raise TopologyMissing(f"stream {name} is not declared; run `sparkle topology apply`")
