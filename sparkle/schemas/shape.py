@@ -72,13 +72,14 @@ class ChoiceShape(_Shape):
     """The texts."""
 
 
+_SHAPES = (JsonSchemaShape, JsonObjectShape, RegexShape, GrammarShape, ChoiceShape)
+
+
 def _type_of(value: object) -> str | None:
     given = cast("Mapping[str, object]", value).get("type") if isinstance(value, Mapping) else None
-    given = value.type if isinstance(value, _Known) else given
+    given = value.type if isinstance(value, _SHAPES) else given
     return given if isinstance(given, str) else None
 
-
-_Known = (JsonSchemaShape, JsonObjectShape, RegexShape, GrammarShape, ChoiceShape)
 
 Shape = Annotated[
     Annotated[JsonSchemaShape, Tag("json_schema")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import secrets
 import socket
@@ -29,7 +28,7 @@ class WorkerSettings:
     nats: str = "nats://127.0.0.1:4222"
     """Servers of the queue, comma-separated."""
 
-    bus: BusAccess = dataclasses.field(default_factory=BusAccess)
+    bus: BusAccess = field(default_factory=BusAccess)
     """Who it is on the bus."""
 
     name: str = ""
