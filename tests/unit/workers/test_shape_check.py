@@ -45,7 +45,8 @@ def result(text: str = "", calls: Sequence[ToolCall] = ()) -> Result:
 
 @asynccontextmanager
 async def checking(**settings: float) -> AsyncGenerator[tuple[CheckProcess, ShapeCheck, WorkerMetrics]]:
-    checks, metrics = CheckProcess(**settings), WorkerMetrics()
+    # a machine that has much else to do makes no check too long
+    checks, metrics = CheckProcess(**{"check_s": 60.0, **settings}), WorkerMetrics()
     try:
         yield checks, ShapeCheck(checks, metrics), metrics
     finally:
