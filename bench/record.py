@@ -1,4 +1,4 @@
-"""Appends a measured row to bench/results: what, how much, which floor, where, with what."""
+"""Keeps a measured row in bench/results: what, how much, which floor, where, with what."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def record(
     file: str,
     gpu: str | None = None,
 ) -> dict[str, object]:
-    """Append one row to `bench/results/<file>.jsonl` and give it back.
+    """Put one row into `bench/results/<file>.jsonl`, in place of an older one of its case, and give it back.
 
     `floor` is the best that could be, in the same unit, where one was measured or follows from the machine;
     `spread` the lowest and highest value over the rounds.
     """
     made = row(case, value, unit, floor, spread, gpu=gpu, commit=commit())
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{file}.jsonl").open("a", encoding="utf-8") as rows:
-        rows.write(json.dumps(made) + "\n")
+    path = RESULTS / f"{file}.jsonl"
+    kept = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    others = [line for line in kept if json.loads(line)["case"] != case]
+    path.write_text("\n".join([*others, json.dumps(made)]) + "\n", encoding="utf-8")
     return made
 
 
