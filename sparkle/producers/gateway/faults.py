@@ -158,6 +158,9 @@ def _problem(error: ErrorDetails) -> tuple[str, str]:
             return place, "is not supported"
         case "json_invalid":
             return "", "the body is not JSON in UTF-8"
+        case "union_tag_invalid":
+            # the library's words begin with what was sent
+            return place, f"type must be one of {error['msg'].rpartition('expected tags: ')[2]}"
         case _:
             return place, error["msg"].removeprefix("Value error, ")
 

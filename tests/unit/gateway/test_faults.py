@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -17,7 +19,10 @@ from sparkle.errors import (
     TopologyMissing,
 )
 from sparkle.producers.gateway.chat_request import ChatRequest
+from sparkle.producers.gateway.completion_request import CompletionRequest
 from sparkle.producers.gateway.faults import ApiFault, from_error, from_validation
+from sparkle.producers.gateway.response_request import ResponseRequest
+from sparkle.schemas.message import Part
 
 
 def validation(**fields: object) -> ApiFault:
@@ -71,6 +76,36 @@ def test_fields_are_named_with_their_place() -> None:
     assert fault.param == "messages.0.content.0.type"
     assert "image_url: is not supported" in fault.message
     assert "secret" not in fault.message
+
+
+@pytest.mark.parametrize(
+    ("form", "fields"),
+    [
+        (ChatRequest, {"response_format": {"type": "secret"}}),
+        (ChatRequest, {"response_format": {"type": "' expected tags: secret"}}),
+        (ChatRequest, {"tool_choice": "secret"}),
+        (ChatRequest, {"tools": [{"type": "secret"}]}),
+        (ChatRequest, {"messages": [{"role": "secret", "content": "x"}]}),
+        (ChatRequest, {"reasoning_effort": "secret", "seed": "secret", "logprobs": "secret"}),
+        (ResponseRequest, {"text": {"format": {"type": "secret"}}}),
+        (ResponseRequest, {"input": [{"type": "secret"}], "include": ["secret"]}),
+        (CompletionRequest, {"prompt": {"secret": "secret"}, "service_tier": "secret"}),
+    ],
+    ids=str,
+)
+def test_no_value_is_repeated(form: type[Part], fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError) as error:
+        form.model_validate(fields)
+    assert "secret" not in json.dumps(from_validation(error.value).body())
+
+
+def test_the_types_that_there_are_are_named() -> None:
+    fault = validation(messages=[{"role": "user", "content": "x"}], response_format={"type": "xml"})
+    types = "'text', 'json_object', 'json_schema', 'regex', 'grammar', 'choice'"
+    assert (fault.param, fault.message) == (
+        "response_format",
+        f"response_format: type must be one of {types}",
+    )
 
 
 def test_what_looks_like_no_name_is_not_repeated() -> None:
