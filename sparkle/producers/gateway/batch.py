@@ -36,6 +36,7 @@ class Batch:
     tenant: str
     url: str
     input_file_id: str
+    input_bytes: int
     metadata: dict[str, JsonValue] | None = field(default=None, repr=False)
     state: BatchState = BatchState.VALIDATING
     times_s: dict[BatchState, int] = field(default_factory=dict[BatchState, int])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from typing import Literal
 
 from pydantic import JsonValue
@@ -19,7 +20,7 @@ from sparkle.producers.gateway.endpoint import Call
 from sparkle.producers.gateway.faults import ApiFault, invalid, not_found
 from sparkle.producers.gateway.file_endpoints import page, path_id
 from sparkle.producers.gateway.generating import Forms, Generating
-from sparkle.producers.gateway.kept_files import KeptFiles
+from sparkle.producers.gateway.kept_files import TENANTS_SHARE, KeptFiles
 from sparkle.producers.gateway.metrics import GatewayMetrics
 from sparkle.producers.gateway.settings import GatewaySettings
 from sparkle.schemas.message import Part
@@ -75,11 +76,13 @@ class BatchEndpoints:
             raise invalid("input_file_id: not a file for a batch", "input_file_id")
         if sum(batch.tenant == tenant for batch in self._batches.values()) >= MAX_BATCHES:
             raise ApiFault(429, "too_many_batches", f"{MAX_BATCHES} batches are kept; wait for their time")
+        self._require_room(tenant, len(file.data))
         batch = Batch(
             id=f"batch_{secrets.token_hex(12)}",
             tenant=tenant,
             url=asked.endpoint,
             input_file_id=file.id,
+            input_bytes=len(file.data),
             metadata=asked.metadata,
         )
         run = BatchRun(
@@ -90,7 +93,7 @@ class BatchEndpoints:
             files=self._files,
             places=self._places,
         )
-        self._begin(batch, run, bytes(file.data))
+        self._begin(batch, run, file.data)
         return JSONResponse(batch.fields())
 
     async def list(self, call: Call) -> ASGIApp:
@@ -126,7 +129,22 @@ class BatchEndpoints:
             raise not_found("batch")
         return batch
 
-    def _begin(self, batch: Batch, run: BatchRun, data: bytes) -> None:
+    def _require_room(self, tenant: str, size_bytes: int) -> None:
+        """Raises ApiFault: a batch holds what it works on, also when its file is deleted."""
+        held_bytes = Counter[str]()
+        for batch_id in self._tasks:
+            batch = self._batches[batch_id]
+            held_bytes[batch.tenant] += batch.input_bytes
+        own, most = held_bytes[tenant], self._settings.files_max_bytes
+        if own + size_bytes > most:
+            limit = f"batches work on {own} bytes and {size_bytes} more would be over {most}"
+            raise ApiFault(429, "too_many_batches", f"{limit}; wait until some have ended")
+        if held_bytes.total() + size_bytes > TENANTS_SHARE * most:
+            raise ApiFault(
+                503, "overloaded", "the gateway works on as many batches as it may; try again later"
+            )
+
+    def _begin(self, batch: Batch, run: BatchRun, data: bytearray) -> None:
         self._batches[batch.id] = batch
         task = asyncio.get_running_loop().create_task(run.run(data))
         self._tasks[batch.id] = task

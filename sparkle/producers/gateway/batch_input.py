@@ -64,7 +64,7 @@ class LineFault(Exception):
         }
 
 
-async def read_lines(data: bytes, url: str) -> tuple[list[Wanted], list[dict[str, object]]]:
+async def read_lines(data: bytearray, url: str) -> tuple[list[Wanted], list[dict[str, object]]]:
     """The requests, and the first errors: with any, none is to be sent."""
     wanted: list[Wanted] = []
     errors: list[dict[str, object]] = []
@@ -93,7 +93,7 @@ async def read_lines(data: bytes, url: str) -> tuple[list[Wanted], list[dict[str
     return wanted, errors
 
 
-def read_line(number: int, line: bytes, url: str) -> Wanted:
+def read_line(number: int, line: bytearray, url: str) -> Wanted:
     """One line. Raises LineFault."""
     try:
         read = BatchLine.model_validate_json(line)

@@ -50,11 +50,13 @@ class BatchRun:
         self._output: KeptFile | None = None
         self._errors: KeptFile | None = None
 
-    async def run(self, data: bytes) -> None:
-        """From its file to its end; when cancelled, what was answered is kept."""
+    async def run(self, data: bytearray) -> None:
+        """From its file, which is only read, to its end; when cancelled, what was answered is kept."""
         batch = self._batch
         try:
             wanted, batch.errors = await read_lines(data, batch.url)
+            # a file that is deleted meanwhile is to go
+            del data
             if batch.errors:
                 batch.move_to(BatchState.FAILED)
                 return

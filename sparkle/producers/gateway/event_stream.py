@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 
-_HEADERS = [
+Headers = Sequence[tuple[bytes, bytes]]
+
+_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     # what nginx reads: pieces are to go on as they come
@@ -52,10 +54,13 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 class EventStream:
-    """A response of events, ended at once when the client goes, or takes nothing for `send_timeout_s`."""
+    """A response in pieces, ended at once when the client goes, or takes nothing for `send_timeout_s`."""
 
-    def __init__(self, events: AsyncGenerator[bytes], *, send_timeout_s: float) -> None:
-        """`events` is closed at the end, whatever ends it."""
+    def __init__(
+        self, events: AsyncGenerator[bytes], *, send_timeout_s: float, headers: Headers = _HEADERS
+    ) -> None:
+        """`events` is closed at the end, whatever ends it; `headers` are those of what is no event."""
+        self._headers = headers
         self._events = events
         self._send_timeout_s = send_timeout_s
 
@@ -67,7 +72,7 @@ class EventStream:
             await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         async for event in self._events:
             try:
                 async with asyncio.timeout(self._send_timeout_s):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from sparkle.producers.gateway.body import pieces
 from sparkle.producers.gateway.endpoint import Call
+from sparkle.producers.gateway.event_stream import EventStream
 from sparkle.producers.gateway.faults import invalid
 from sparkle.producers.gateway.kept_files import KeptFiles
 from sparkle.producers.gateway.settings import GatewaySettings
@@ -20,6 +21,9 @@ UPLOAD_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 """A file's end is the gateway's matter: what OpenAI's form can say of it is taken and not done."""
 
 MAX_PAGE = 100
+
+PIECE_BYTES = 65_536
+"""A file is sent by so much at a time: who reads slowly holds no copy of it."""
 
 
 class FileEndpoints:
@@ -63,14 +67,28 @@ class FileEndpoints:
     async def content(self, call: Call) -> ASGIApp:
         """GET /v1/files/{file}/content."""
         file = self._files.get(call.principal.tenant, path_id(call.request))
-        headers = {"cache-control": "no-store"}
-        return Response(bytes(file.data), media_type="application/octet-stream", headers=headers)
+        # a batch may write more of it meanwhile
+        size_bytes = len(file.data)
+        return EventStream(
+            _pieces(file.data, size_bytes),
+            send_timeout_s=self._settings.send_timeout_s,
+            headers=[
+                (b"content-type", b"application/octet-stream"),
+                (b"content-length", str(size_bytes).encode()),
+                (b"cache-control", b"no-store"),
+            ],
+        )
 
     async def delete(self, call: Call) -> ASGIApp:
         """DELETE /v1/files/{file}."""
         file_id = path_id(call.request)
         self._files.delete(call.principal.tenant, file_id)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
+
+
+async def _pieces(data: bytearray, size_bytes: int) -> AsyncGenerator[bytes]:
+    for start in range(0, size_bytes, PIECE_BYTES):
+        yield bytes(data[start : min(start + PIECE_BYTES, size_bytes)])
 
 
 class Listed(Protocol):

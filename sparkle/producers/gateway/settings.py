@@ -63,16 +63,16 @@ class GatewaySettings:
     """A client that takes nothing for so long is taken for gone."""
 
     file_max_bytes: int = 64 * 1024 * 1024
-    """An uploaded file, and a batch's output."""
+    """An uploaded file."""
 
     files_max_bytes: int = 256 * 1024 * 1024
-    """All files of one tenant; of all tenants together, four times as much."""
+    """All files of one tenant, and again all that its batches work on; of all tenants, four times as much."""
 
     file_s: float = 3600.0
     """How long an uploaded file, and a batch's output after its end, is kept."""
 
     batch_jobs: int = 32
-    """Jobs of one batch on the queue at once."""
+    """Jobs of all batches on the queue at once."""
 
     drain_s: float = 30.0
     """After the first signal answers under way may take so long."""

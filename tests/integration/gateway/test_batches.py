@@ -39,8 +39,13 @@ def line(custom_id: str, url: str = URL, **body: object) -> bytes:
 async def begin(client: AsyncOpenAI, data: bytes, url: str = URL) -> Batch:
     """Upload a file and work on it."""
     file = await client.files.create(file=("in.jsonl", data), purpose="batch")
+    return await begin_with(client, file.id, url)
+
+
+async def begin_with(client: AsyncOpenAI, file_id: str, url: str = URL) -> Batch:
+    """Work on a file that is there."""
     return await client.batches.create(
-        input_file_id=file.id,
+        input_file_id=file_id,
         endpoint=url,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         completion_window="24h",
         metadata={"run": "7"},
@@ -166,6 +171,27 @@ async def test_files_are_bounded_and_go_after_their_time(queue_url: str, worker:
                 await asyncio.sleep(0.01)
         with pytest.raises(openai.NotFoundError):
             await client.files.retrieve(kept.id)
+
+
+async def test_what_batches_work_on_is_bounded(queue_url: str, worker: AtWork) -> None:
+    """A batch holds its requests as long as it runs, however often the same file is asked for."""
+    async with (
+        gateway_at_work(queue_url, files_max_bytes=5_000) as gateway,
+        gateway.client() as client,
+    ):
+        data = line("a", prompt="silent=1", user="x" * 2_000)
+        assert 2_000 < len(data) < 2_500
+        first = await begin(client, data)
+        again = await begin_with(client, first.input_file_id)
+        with pytest.raises(openai.RateLimitError, match="wait until some have ended") as refused:
+            await begin_with(client, first.input_file_id)
+        assert refused.value.code == "too_many_batches"
+        await client.batches.cancel(first.id)
+        await ended(client, first)
+        third = await begin_with(client, first.input_file_id)
+        for batch in (again, third):
+            await client.batches.cancel(batch.id)
+            assert (await ended(client, batch)).status == "cancelled"
 
 
 class TwoTenants(OpenAccess):
