@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
 from sparkle.producers.answer_view import AnswerView
-from sparkle.producers.batch_shapes import job_tool
 from sparkle.producers.client import Client
+from sparkle.producers.openai_forms import job_tool
 from sparkle.producers.running import abandon
 from sparkle.producers.settings import ClientSettings
 from sparkle.schemas.codec import describe

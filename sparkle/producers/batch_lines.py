@@ -17,7 +17,14 @@ from typing import cast
 from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
-from sparkle.producers.batch_shapes import job_shape, job_tool, job_tool_choice, job_turn, openai_calls
+from sparkle.producers.openai_forms import (
+    EFFORTS,
+    job_shape,
+    job_tool,
+    job_tool_choice,
+    job_turn,
+    openai_calls,
+)
 from sparkle.schemas.answer import Result
 from sparkle.schemas.codec import describe
 from sparkle.schemas.job import Job, Sampling
@@ -41,8 +48,6 @@ JOB_FIELDS = ("messages", "response_format", "tools", "tool_choice", "parallel_t
 OTHER_FIELDS = ("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream")
 NOTES = ("model", "user", "metadata")
 """Fields that change no answer: one model is served, and the rest is for the sender."""
-
-EFFORTS = {"none": "off", "low": "low", "medium": "medium", "xhigh": "xhigh"}
 
 
 @dataclass(frozen=True, slots=True)

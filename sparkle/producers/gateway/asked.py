@@ -11,20 +11,11 @@ from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Valid
 
 from sparkle.producers.gateway.faults import from_validation, invalid
 from sparkle.producers.metering.bound import most_tokens
+from sparkle.producers.openai_forms import EFFORTS
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.message import ConversationId, Part
 from sparkle.schemas.priority import PriorityClass, ServiceRates, classify, estimate_prompt_tokens
-
-EFFORTS: Mapping[str, str] = {
-    "none": "off",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "xhigh",
-    "xhigh": "xhigh",
-}
-"""OpenAI's words to the model's own three: its template refuses any other, and xhigh is its fullest."""
 
 SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
 from sparkle.producers.gateway.event_stream import DONE, data
+from sparkle.producers.openai_forms import openai_calls
 from sparkle.schemas.answer import Channel, Chunk, Result, TokenLogprobs
-from sparkle.schemas.tools import ToolCall, ToolCallDelta
+from sparkle.schemas.tools import ToolCallDelta
 
 
 class ChatAnswer:
@@ -86,7 +86,7 @@ def _ended(result: Result) -> Fields:
 
 def message(result: Result) -> Fields:
     """The assistant's turn."""
-    calls = [_call(one) for one in result.tool_calls]
+    calls = openai_calls(result.tool_calls)
     fields: Fields = {
         "role": "assistant",
         "content": None if calls and not result.text else result.text,
@@ -95,16 +95,6 @@ def message(result: Result) -> Fields:
     if result.reasoning:
         fields["reasoning_content"] = result.reasoning
     return {**fields, "tool_calls": calls} if calls else fields
-
-
-def arguments_text(call: ToolCall) -> str:
-    """The arguments as JSON, just as the stream's pieces join up to them."""
-    return json.dumps(call.arguments, ensure_ascii=False)
-
-
-def _call(call: ToolCall) -> Fields:
-    function = {"name": call.name, "arguments": arguments_text(call)}
-    return {"id": call.id, "type": "function", "function": function}
 
 
 def _call_delta(delta: ToolCallDelta) -> Fields:

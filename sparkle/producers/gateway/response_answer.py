@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
-from sparkle.producers.gateway.chat_answer import arguments_text
 from sparkle.producers.gateway.response_request import ResponseRequest
+from sparkle.producers.openai_forms import arguments_text
 from sparkle.schemas.answer import FinishReason, Result, TokenLogprobs
 
 

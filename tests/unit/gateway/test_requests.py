@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkle.producers.gateway.asked import EFFORTS, Defaults, Order
+from sparkle.producers.gateway.asked import Defaults, Order
 from sparkle.producers.gateway.chat_request import ChatRequest, chat_orders
 from sparkle.producers.gateway.completion_request import CompletionRequest, completion_orders
 from sparkle.producers.gateway.faults import ApiFault
 from sparkle.producers.gateway.response_request import ResponseRequest, response_order
 from sparkle.producers.metering.bound import most_tokens
+from sparkle.producers.openai_forms import EFFORTS
 from sparkle.schemas.job import Sampling, Thinking
 from sparkle.schemas.priority import PriorityClass, ServiceRates
 

@@ -85,7 +85,11 @@ def test_both_names_of_the_answers_length_count(fields: dict[str, object], max_t
 
 
 @pytest.mark.parametrize(
-    ("effort", "thinking"), [("none", "off"), ("low", "low"), ("medium", "medium"), ("xhigh", "xhigh")]
+    ("effort", "thinking"),
+    [
+        *(("none", "off"), ("minimal", "low"), ("low", "low")),
+        *(("medium", "medium"), ("high", "xhigh"), ("xhigh", "xhigh")),
+    ],
 )
 def test_reasoning_effort_is_thinking(effort: str, thinking: str) -> None:
     assert good(body(reasoning_effort=effort)).job.thinking == thinking
@@ -133,7 +137,7 @@ def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
         (body(temperature=3), "body.temperature: Input should be less than or equal to 2"),
         (body(max_tokens=0), "body.max_tokens: Input should be greater than or equal to 1"),
         (body(max_tokens=5, max_completion_tokens=6), "body.max_tokens: differs"),
-        (body(reasoning_effort="high"), "body.reasoning_effort: must be one of none, low, medium, xhigh"),
+        (body(reasoning_effort="most"), "body.reasoning_effort: must be one of none, minimal, low, medium"),
         (body(reasoning_effort="low", thinking="low"), "body.reasoning_effort: must be one of"),
         (body(model=5), "body.model: must be a text"),
         (body(tools=[{"type": "function"}]), "body.tools.0.name: Field required"),

@@ -1,4 +1,4 @@
-"""Shapes, tools and calls in OpenAI's nested form to the contract's flat one, and back. Knows no lines.
+"""Shapes, tools, calls and efforts in OpenAI's form to the contract's, and calls back. Knows no HTTP.
 
 What is of another form than OpenAI's is left as it is: the contract says then what is wrong with it.
 """
@@ -11,6 +11,16 @@ from typing import cast
 
 from sparkle.errors import InvalidMessage
 from sparkle.schemas.tools import ToolCall
+
+EFFORTS: Mapping[str, str] = {
+    "none": "off",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "xhigh",
+    "xhigh": "xhigh",
+}
+"""OpenAI's words to the model's own three: its template refuses any other, and xhigh is its fullest."""
 
 
 def job_shape(shape: object) -> object:
@@ -57,10 +67,15 @@ def openai_calls(calls: list[ToolCall]) -> list[dict[str, object]]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            "function": {"name": call.name, "arguments": arguments_text(call)},
         }
         for call in calls
     ]
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments as JSON, just as a stream's pieces join up to them."""
+    return json.dumps(call.arguments, ensure_ascii=False)
 
 
 def _call(call: object, place: str) -> object:
