@@ -13,13 +13,12 @@ from decimal import Decimal
 from typing import NoReturn, Protocol, cast
 
 import jsonschema.validators
-from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
-from jsonschema.validators import validator_for
+from jsonschema import ValidationError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from sparkle.errors import InvalidGrammar
 from sparkle.text.exact_numbers import exact, is_multiple, is_whole, number, whole
+from sparkle.text.schema_draft import draft_of
 from sparkle.text.text_check import TextCheck
 
 Schema = Mapping[str, object]
@@ -33,12 +32,7 @@ class AnswerCheck:
 
     def __init__(self, schema: bool | Schema) -> None:
         """Keywords that no grammar enforces hold too. Raises InvalidGrammar where `schema` is none."""
-        made = validator_for(schema, default=Draft202012Validator)
-        try:
-            # without formats: it takes a pattern that Python cannot read for none
-            cast(Callable[..., None], made.check_schema)(schema, format_checker=FormatChecker(formats=()))
-        except SchemaError:
-            raise InvalidGrammar("schema: is not valid under its own draft; correct it") from None
+        made = draft_of(schema)
         extend = cast(Callable[..., Callable[..., _Validator]], jsonschema.validators.extend)  # pyright: ignore[reportUnknownMemberType] # half typed
         types = made.TYPE_CHECKER.redefine("integer", _is_whole)
         # an empty registry: the drafts' own schemas are added to it, and nothing is fetched

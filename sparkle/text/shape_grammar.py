@@ -23,6 +23,7 @@ from sparkle.text.call_grammar import calls_grammar
 from sparkle.text.call_values import JSON, CallForms
 from sparkle.text.grammar import checked_schema
 from sparkle.text.lark_source import guarded_lark
+from sparkle.text.schema_draft import require_schema
 from sparkle.text.schema_keywords import check_pattern
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.tool_parameters import TYPES, Parameters, looser_parameters_of, parameters_of
@@ -115,6 +116,7 @@ def _json_schema(shape: JsonSchemaShape, limits: SchemaLimits, *, loosest: bool)
         except GrammarError:
             if shape.strict:
                 raise
+    require_schema(shape.json_schema, limits)
     type_ = shape.json_schema.get("type")
     plain = isinstance(type_, str) and type_ in TYPES
     return _of_schema({"type": type_} if plain else {}, limits, exact=False)

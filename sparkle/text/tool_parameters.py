@@ -14,6 +14,7 @@ from sparkle.errors import GrammarError, UnsupportedSchema
 from sparkle.schemas.tools import Tool
 from sparkle.text.grammar import checked_schema
 from sparkle.text.raw_text import ANY_TEXT, RawText, raw_text
+from sparkle.text.schema_draft import require_schema
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.schema_references import target_of
 
@@ -61,7 +62,11 @@ def parameters_of(tool: Tool, limits: SchemaLimits) -> Parameters:
 
 
 def looser_parameters_of(tool: Tool, limits: SchemaLimits) -> Parameters:
-    """The parameters of a tool that is not strict, of each value no more than its type."""
+    """The parameters of a tool that is not strict, of each value no more than its type.
+
+    Raises InvalidGrammar where they are no schema, UnsupportedSchema where no call can hold them.
+    """
+    require_schema(tool.parameters or {}, limits)
     return Parameters(_Whole(tool.parameters or {}, limits).of_type(), exact=False)
 
 

@@ -149,8 +149,8 @@ async def refused(asker: Asker) -> None:
     await refuse("wrong type", json=asker.chat("wrong type", max_tokens=word("wrong type: number")))
     roles = [{"role": word("unknown role"), "content": word("unknown role: content")}]
     await refuse("unknown role", json=asker.chat("unknown role", messages=roles))
-    schema = {"type": word("wrong schema: type"), "title": word("wrong schema: title")}
-    form = {"type": "json_schema", "json_schema": {"name": word("wrong schema: name"), "schema": schema}}
+    named = {"name": word("wrong schema: name"), "schema": [word("wrong schema: what is none")]}
+    form = {"type": "json_schema", "json_schema": named}
     await refuse("wrong schema", json=asker.chat("wrong schema", response_format=form))
     await refuse("unknown file", f"/v1/files/{word('unknown file')}", method="GET")
     await refuse("unknown path", f"/v1/{word('unknown path')}", method="GET")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkle.errors import FailureCode, GrammarError
+from sparkle.errors import FailureCode, GrammarError, InvalidGrammar
 from sparkle.schemas.job import Job, Thinking, Turn
 from sparkle.schemas.shape import ChoiceShape, GrammarShape, JsonSchemaShape, RegexShape
 from sparkle.schemas.tools import Tool
@@ -100,6 +100,14 @@ def test_what_cannot_be_compiled_ends_its_job_by_a_code(
             shapes.shape_of(job(**asked))
         assert caught.value.code is code
         assert "canary" not in str(caught.value)
+
+
+def test_what_is_no_schema_is_refused_also_without_strict(shapes: ShapeCompiler) -> None:
+    """Whether it is our guards or the compiler that see it."""
+    schemas: list[dict[str, Any]] = [{"type": "odd"}, {"properties": []}, {"not": 5}]
+    for schema in schemas:
+        with pytest.raises(InvalidGrammar):
+            shapes.shape_of(job(response_format=JsonSchemaShape(schema=schema, strict=False)))
 
 
 def test_without_strict_a_schema_that_runs_away_is_kept_to_its_type(shapes: ShapeCompiler) -> None:

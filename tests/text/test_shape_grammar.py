@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from sparkle.errors import GrammarTooComplex, UnsupportedSchema
+from sparkle.errors import GrammarTooComplex, InvalidGrammar, UnsupportedSchema
 from sparkle.schemas.job import Job, Turn
 from sparkle.schemas.shape import ChoiceShape, GrammarShape, JsonObjectShape, JsonSchemaShape, RegexShape
 from sparkle.schemas.tools import Tool
@@ -94,12 +94,29 @@ def test_without_strict_a_schema_is_kept_to_its_type() -> None:
 
 
 def test_without_strict_and_without_a_type_it_is_json() -> None:
-    job = Job(prompt="x", response_format=JsonSchemaShape(schema={"type": ["odd"], "not": {}}, strict=False))
+    job = Job(
+        prompt="x",
+        response_format=JsonSchemaShape(schema={"type": ["object", "null"], "not": {}}, strict=False),
+    )
     grammar = answer_grammar(job, LIMITS)
     assert grammar is not None
     made = LLMatcher(TINY.tokens, grammar.text, log_level=0, limits=parser_limits())
     assert lets_through(made, '{"a": [1]}')
     assert not lets_through(made, "text")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": ["odd"], "not": {}}, {"not": 5}, {"required": 1, "if": {}}, {"minLength": "x", "not": {}}],
+)
+def test_what_is_no_schema_is_refused_also_without_strict(schema: dict[str, Any]) -> None:
+    shape = JsonSchemaShape(schema=schema, strict=False)
+    with pytest.raises(InvalidGrammar):
+        answer_grammar(Job(prompt="x", response_format=shape), LIMITS)
+    tools = [Tool(name="do", parameters={"properties": {"a": schema}}, strict=False)]
+    turns = [Turn(role="user", content="x")]
+    with pytest.raises(InvalidGrammar, match=r"^tools\.0: "):
+        answer_grammar(Job(messages=turns, tools=tools), LIMITS)
 
 
 def test_without_strict_what_can_be_enforced_is() -> None:
