@@ -55,6 +55,8 @@ class JobRun:
         self._answering: Answering | None = None
         self._strikes: int | None = None
         self._had_strikes = False
+        self.is_ending = False
+        """Whether its end is known and being stored: it needs no engine any more."""
         self._times = self._begin_times()
         self._payload = b""
 
@@ -191,6 +193,7 @@ class JobRun:
 
     async def _conclude(self, end: Result | Failure | None) -> None:
         """Store the end, then take the message off the queue: never the other way round."""
+        self.is_ending = True
         if end is None:
             log.info("job_already_ended", extra=self._ids())
         else:

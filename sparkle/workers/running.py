@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 from sparkle.engine.frames import Accepted, CancelRequest, Delta, Failed, Finished
 from sparkle.errors import InvalidMessage, QueueError
@@ -100,23 +100,22 @@ class RunningJobs:
         await self._idle.wait()
 
     async def engine_ended(self) -> None:
-        """Give all running jobs back to the queue: the engine has ended with them, or before it had them."""
-        for run, task in list(self._runs.values()):
+        """Give jobs back to the queue: the engine has ended with them, or before it had them.
+
+        Those whose end is being stored go on: handed back they would end without a usage record.
+        """
+        leaving = [(run, task) for run, task in self._runs.values() if not run.is_ending]
+        for run, task in leaving:
             if not run.engine_ended():
                 task.cancel()
-        await self._until_given_back()
+        await _until_given_back([task for _, task in leaving])
 
     async def hand_back(self) -> None:
         """Give all running jobs back to the queue, at once."""
-        for _, task in list(self._runs.values()):
-            task.cancel()
-        await self._until_given_back()
-
-    async def _until_given_back(self) -> None:
         tasks = [task for _, task in self._runs.values()]
-        if tasks:
-            # without a server there is nobody to give them to: the queue finds out by itself
-            await asyncio.wait(tasks, timeout=_HAND_BACK_S)
+        for task in tasks:
+            task.cancel()
+        await _until_given_back(tasks)
 
     def _ended(self, job: str, task: asyncio.Task[None]) -> None:
         del self._runs[job]
@@ -139,3 +138,9 @@ class RunningJobs:
         task = asyncio.create_task(tell(), name="lease-fate")
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
+
+
+async def _until_given_back(tasks: Sequence[asyncio.Task[None]]) -> None:
+    if tasks:
+        # without a server there is nobody to give them to: the queue finds out by itself
+        await asyncio.wait(tasks, timeout=_HAND_BACK_S)

@@ -31,7 +31,7 @@ from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas import subjects
-from sparkle.schemas.answer import Result
+from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.answered import Answered
 from sparkle.schemas.codec import encode
 from sparkle.schemas.priority import PriorityClass
@@ -146,11 +146,39 @@ async def test_an_engine_that_ends_is_started_again_and_its_jobs_go_on(
     assert events.count("engine_restarted") == 1
 
 
+async def test_a_job_whose_end_is_being_stored_is_not_handed_back_where_the_engine_ends(
+    producer: Producer,
+    nats_server: LocalServer,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    storing, go_on, store_end = asyncio.Event(), asyncio.Event(), ReplyStream.store_end
+
+    async def held(replies: ReplyStream, tenant: str, end: Result | Failure) -> bool:
+        storing.set()
+        await go_on.wait()
+        return await store_end(replies, tenant, end)
+
+    monkeypatch.setattr(ReplyStream, "store_end", held)
+    async with at_work(nats_server.url) as worker:
+        watched = await producer.submit(make_job())
+        await storing.wait()
+        os.kill(worker.engine.pid, signal.SIGKILL)
+        await eventually(lambda: "engine_restarted" in [record.message for record in caplog.records])
+        go_on.set()
+        assert (await watched.result()).attempt == 1
+        await producer.until_empty()
+    events = [record.message for record in caplog.records]
+    assert (events.count("job_done"), events.count("job_handed_back")) == (1, 0)
+
+
 @pytest.mark.parametrize("stop", ["hang_after=3", "SIGSTOP"])
 async def test_an_engine_that_hangs_is_ended_and_started_again(
     producer: Producer, nats_server: LocalServer, eventually: Eventually, stop: str
 ) -> None:
-    async with at_work(nats_server.url, pass_limit_s=0.4) as worker:
+    async with at_work(nats_server.url, pass_limit_s=1.0) as worker:
         pid = worker.engine.pid
         if stop == "SIGSTOP":
             watched = await producer.submit(make_job("pace_ms=50", max_tokens=30))
