@@ -1,9 +1,9 @@
 """What each role may send and hear on the bus: the least that its work needs. Strings only; knows no server.
 
 A subject says whose it is, so that permissions on subjects keep regions and workers apart. Answers come to an
-inbox named after the user's nkey: under the common `_INBOX` each could read all. Nobody in SPARKLE may use the
-forms of JetStream's API that name a subject in the body, where no permission sees it: they read all. Nobody
-has `allow_responses` either: whoever sends a message to himself may then answer wherever it says.
+inbox named after the user's nkey: under the common `_INBOX` each could read all. Nobody in SPARKLE may use
+the forms of JetStream's API that name a subject in the body, where no permission sees it: they read all.
+Nobody has `allow_responses` either: whoever sends a message to himself may then answer wherever it says.
 
 No permission sees where the server itself is told to answer, so a tenant could have it write to another's
 subjects. Hence each tenant whose programs connect is an account of its own, into which comes what is its own,
