@@ -50,10 +50,9 @@ def guarded_lark(grammar: str, limits: SchemaLimits) -> str:
     pieces: list[str] = []
     done = 0
     for lexeme in _lexemes(grammar):
-        line = grammar.count("\n", 0, lexeme.start) + 1
-        _check(lexeme, line, limits)
+        _check(lexeme, grammar, limits)
         if lexeme.text == "%json":
-            schema, end = _schema(grammar, lexeme.end, line)
+            schema, end = _schema(grammar, lexeme.end)
             pieces += [grammar[done : lexeme.end], checked_schema(schema, limits)]
             done = end
     return "".join([*pieces, grammar[done:]])
@@ -71,10 +70,10 @@ def _lexemes(grammar: str) -> Iterator[_Lexeme]:
             before = lexeme.text
         # what follows is JSON and no Lark
         if lexeme.text in ("%json", "%regex"):
-            place = _schema(grammar, place, grammar.count("\n", 0, place) + 1)[1]
+            place = _schema(grammar, place)[1]
 
 
-def _check(lexeme: _Lexeme, line: int, limits: SchemaLimits) -> None:
+def _check(lexeme: _Lexeme, grammar: str, limits: SchemaLimits) -> None:
     what = {
         "token": "a token by its name or number; write text",
         "reference": "a reference to another grammar; write all rules here",
@@ -82,27 +81,34 @@ def _check(lexeme: _Lexeme, line: int, limits: SchemaLimits) -> None:
     if lexeme.kind == "directive" and lexeme.text not in _DIRECTIVES:
         what = f"a directive that is none of {', '.join(sorted(_DIRECTIVES))}"
     if what is not None:
-        raise UnsupportedSchema(f"grammar: line {line} has {what}")
+        raise UnsupportedSchema(f"grammar: line {_line(grammar, lexeme.start)} has {what}")
     if lexeme.kind == "text":
         require_at_most("letters in one text", len(lexeme.text), limits.text_letters)
     if lexeme.kind == "regex":
         check_pattern(lexeme.text, limits)
     if lexeme.text == '"' or lexeme.text == "/":
+        line = _line(grammar, lexeme.start)
         raise InvalidGrammar(f"grammar: line {line} has a text or an expression without its end")
 
 
 def _check_attribute(lexeme: _Lexeme, grammar: str) -> None:
     if lexeme.text in _ATTRIBUTES:
-        line = grammar.count("\n", 0, lexeme.start) + 1
+        line = _line(grammar, lexeme.start)
         raise UnsupportedSchema(
             f"grammar: line {line} has an attribute of a rule that is not served; leave it out"
         )
 
 
-def _schema(grammar: str, place: int, line: int) -> tuple[object, int]:
+def _line(grammar: str, place: int) -> int:
+    """Counted where something is refused alone: for each lexeme it takes 10 s of a long grammar."""
+    return grammar.count("\n", 0, place) + 1
+
+
+def _schema(grammar: str, place: int) -> tuple[object, int]:
     """The JSON value behind `place`, and where it ends."""
     start = re.compile(r"\s*").match(grammar, place)
     try:
         return _JSON.raw_decode(grammar, start.end() if start else place)
     except (ValueError, RecursionError):
+        line = _line(grammar, place)
         raise InvalidGrammar(f"grammar: line {line} has no JSON where it must have some") from None

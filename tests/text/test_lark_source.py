@@ -120,3 +120,17 @@ def test_whatever_is_let_through_names_no_token_to_the_compiler(grammar: str) ->
         allowed = int.from_bytes(made.compute_bitmask(), "little")
         start = TINY.tokens.tokenize_str("<|im_start|>", parse_special=True)
         assert not any(allowed >> token & 1 for token in start if TINY.tokens.is_special_token(token))
+
+
+class _Uncounted(str):
+    """A grammar whose lines nobody may count: from its beginning to each word of it, it would take 10 s."""
+
+    def count(self, *_: object) -> int:
+        raise AssertionError("lines were counted")
+
+
+def test_lines_are_counted_of_what_is_refused_alone() -> None:
+    schema = "start: v | w\nv: %json {}\n"
+    assert guarded_lark(_Uncounted(SQL + schema), LIMITS).startswith(SQL + "start: v | w\nv: %json{")
+    with pytest.raises(AssertionError, match="lines were counted"):
+        guarded_lark(_Uncounted(SQL + "start: <|im_end|>"), LIMITS)
