@@ -35,6 +35,7 @@ BEHIND_S = 1.0
 
 GROWTH_LIMIT_MB = 20.0
 AT_ONCE = 16
+START_S, LOOK_S = 60.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,23 @@ async def service(pace_ms: float) -> AsyncGenerator[Service]:
         async with process(*worker), process(*gateway) as running:
             assert running.stdout is not None
             url = (await running.stdout.readline()).decode().split()[-1]
-            # a worker is known from its next sign of life on
-            await asyncio.sleep(3.0)
+            async with asyncio.timeout(START_S):
+                await answering(url)
             yield Service(server.url, url, psutil.Process(running.pid))
+
+
+async def answering(url: str) -> None:
+    """Until the gateway answers: it knows the worker from that one's next sign of life on."""
+    while True:
+        client = await HttpClient.open(url)
+        try:
+            await client.whole("x", 1)
+        except RuntimeError:
+            await asyncio.sleep(LOOK_S)
+        else:
+            return
+        finally:
+            client.close()
 
 
 async def first_tokens(rounds: int, requests: int) -> tuple[list[list[float]], list[list[float]]]:
