@@ -27,8 +27,7 @@ from sparkle.producers.gateway.tool_forms import (
     ToolForm,
     job_call,
     job_shape,
-    job_tool,
-    job_tool_choice,
+    tool_fields,
 )
 from sparkle.schemas.message import Part
 
@@ -107,22 +106,13 @@ def chat_orders(asked: ChatRequest, defaults: Defaults) -> tuple[Order, ...]:
         "sampling": sampling(asked, ("logprobs", logprobs)),
         "thinking": thinking(asked.reasoning_effort),
         "response_format": job_shape(asked.response_format),
-        **tool_fields(asked),
+        **tool_fields(
+            [tool.function for tool in asked.tools or ()],
+            asked.tool_choice,
+            parallel=asked.parallel_tool_calls,
+        ),
     }
     return orders(asked, fields, 1 if asked.n is None else asked.n, defaults)
-
-
-def tool_fields(asked: ChatRequest) -> dict[str, object]:
-    """The job's fields about tools: none without a tool."""
-    if not asked.tools:
-        if asked.tool_choice not in (None, "none", "auto"):
-            raise invalid("tool_choice: needs tools", "tool_choice")
-        return {}
-    return {
-        "tools": [job_tool(tool.function) for tool in asked.tools],
-        "tool_choice": job_tool_choice(asked.tool_choice),
-        "parallel_tool_calls": asked.parallel_tool_calls,
-    }
 
 
 def with_one_system(turns: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Discriminator, Field, JsonValue, Tag
 
 from sparkle.producers.gateway.asked import Asked, Defaults, Effort, Order, order, sampling, thinking
 from sparkle.producers.gateway.chat_request import with_one_system
-from sparkle.producers.gateway.faults import invalid
 from sparkle.producers.gateway.tool_forms import (
     AnyFlatShape,
     CalledFunction,
@@ -18,8 +17,7 @@ from sparkle.producers.gateway.tool_forms import (
     FlatToolForm,
     job_call,
     job_shape,
-    job_tool,
-    job_tool_choice,
+    tool_fields,
 )
 from sparkle.schemas.message import Part
 
@@ -179,15 +177,8 @@ def response_order(asked: ResponseRequest, defaults: Defaults) -> Order:
         "sampling": sampling(asked, ("logprobs", logprobs)),
         "thinking": thinking(effort),
         "response_format": job_shape(asked.text.format if asked.text is not None else None),
+        **tool_fields(asked.tools or (), asked.tool_choice, parallel=asked.parallel_tool_calls),
     }
-    if asked.tools:
-        fields |= {
-            "tools": [job_tool(tool) for tool in asked.tools],
-            "tool_choice": job_tool_choice(asked.tool_choice),
-            "parallel_tool_calls": asked.parallel_tool_calls,
-        }
-    elif asked.tool_choice not in (None, "none", "auto"):
-        raise invalid("tool_choice: needs tools", "tool_choice")
     return order(asked, fields, defaults)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -157,6 +158,24 @@ def job_tool_choice(choice: Choice | NamedTool | FlatNamedTool | None) -> object
             return {"name": choice.name}
         case _:
             return choice
+
+
+def tool_fields(
+    functions: Sequence[FunctionForm],
+    choice: Choice | NamedTool | FlatNamedTool | None,
+    *,
+    parallel: bool | None,
+) -> dict[str, object]:
+    """The job's fields about tools: none without a tool. Raises ApiFault for a choice among none."""
+    if not functions:
+        if choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: needs tools", "tool_choice")
+        return {}
+    return {
+        "tools": [job_tool(function) for function in functions],
+        "tool_choice": job_tool_choice(choice),
+        "parallel_tool_calls": parallel,
+    }
 
 
 def job_call(call_id: str, called: CalledFunction, place: str) -> dict[str, object]:
