@@ -97,17 +97,18 @@ def config(
         ),
     ] = None,
 ) -> None:
-    """Print what a nats-server is to be told: a server's file, or a user's entry in its list of users.
+    """Print what a nats-server is to be told: a server's file, a user's entry, or the account of a tenant.
 
     The server's file has accounts that keep content in memory, TLS with certificates of clients, and room for
     the streams that `topology apply` declares with the same `[topology]`. It includes `users.conf` and
-    `meter-users.conf`, which hold `users: [ … ]` with an entry of each user. docs/operations.md has it all.
+    `meter-users.conf`, which hold `users: [ … ]` with an entry of each user, and `tenants.conf`, which holds
+    what is printed for each producer. docs/operations.md has it all.
 
     Examples:
 
         sparkle topology config --role worker --name w1 --region eu --nkey UBKX… >> users
 
-        sparkle topology config --role producer --name acme --region eu --nkey UDQ2… >> users
+        sparkle topology config --role producer --name acme --region eu --nkey UDQ2… >> tenants.conf
 
         SPARKLE_TOPOLOGY_REPLICAS=3 sparkle topology config --role server --name n1 --node n1.example
         --node n2.example --node n3.example > nats.conf
