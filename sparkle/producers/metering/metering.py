@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Till:
     """One tenant here."""
 
     jobs: OpenJobs
@@ -48,7 +48,7 @@ class Metering:
         # among all gateways that ever were: what another one has set aside is not ours
         self._gateway = secrets.token_hex(8)
         self.directory = TenantDirectory(TenantBook(self._values), clock)
-        self._desks: dict[str, _Desk] = {}
+        self._tills: dict[str, _Till] = {}
 
     async def authenticate(self, key: str | None) -> Principal:
         """Whose key this is. Raises KeyRefused, NotConnected while the metering account is away for long."""
@@ -63,18 +63,18 @@ class Metering:
         tenant = self.directory.named(principal.tenant)
         if tenant is None:
             raise KeyRefused("the tenant of this key is gone")
-        desk = self._desk(tenant)
-        desk.rates.start(jobs, num_running=desk.jobs.num_running, now_s=self._clock.steady_s())
+        till = self._till_of(tenant)
+        till.rates.start(jobs, num_running=till.jobs.num_running, now_s=self._clock.steady_s())
         try:
-            await desk.ledger.reserve(jobs, tenant.allowance_tokens)
+            await till.ledger.reserve(jobs, tenant.allowance_tokens)
         except BaseException:
-            desk.rates.refused(jobs)
+            till.rates.refused(jobs)
             raise
-        return Reserved(desk.ledger)
+        return Reserved(till.ledger)
 
     async def settle(self) -> None:
         """Look for the records of ended jobs. Raises QueueError, InvalidMessage, after all tenants' turn."""
-        await _each(self._settle, [name for name, desk in self._desks.items() if desk.ledger.wants_settling])
+        await _each(self._settle, [name for name, till in self._tills.items() if till.ledger.wants_settling])
 
     async def count(self) -> None:
         """Count the records of all tenants. Raises QueueError, InvalidMessage, after all tenants' turn."""
@@ -98,22 +98,22 @@ class Metering:
 
     async def _settle(self, name: str) -> None:
         tenant = self.directory.named(name)
-        await self._desks[name].ledger.settle(None if tenant is None else tenant.allowance_tokens)
+        await self._tills[name].ledger.settle(None if tenant is None else tenant.allowance_tokens)
 
     async def _count(self, name: str) -> None:
         await AccountFile(self._connection, self._values, name).count()
 
-    def _desk(self, tenant: Tenant) -> _Desk:
-        desk = self._desks.get(tenant.name)
-        if desk is None:
-            desk = self._desks[tenant.name] = self._new_desk(tenant)
-        if desk.rates.limits != tenant.limits:
-            desk.rates = Rates(tenant.limits)
-        return desk
+    def _till_of(self, tenant: Tenant) -> _Till:
+        till = self._tills.get(tenant.name)
+        if till is None:
+            till = self._tills[tenant.name] = self._new_till(tenant)
+        if till.rates.limits != tenant.limits:
+            till.rates = Rates(tenant.limits)
+        return till
 
-    def _new_desk(self, tenant: Tenant) -> _Desk:
+    def _new_till(self, tenant: Tenant) -> _Till:
         def recorded(most_tokens: int, used_tokens: int) -> None:
-            self._desks[tenant.name].rates.recorded(most_tokens, used_tokens)
+            self._tills[tenant.name].rates.recorded(most_tokens, used_tokens)
 
         jobs = OpenJobs(recorded)
         ledger = Ledger(
@@ -124,7 +124,7 @@ class Metering:
             settings=self._settings,
             clock=self._clock,
         )
-        return _Desk(jobs, ledger, Rates(tenant.limits))
+        return _Till(jobs, ledger, Rates(tenant.limits))
 
 
 class Reserved:
