@@ -19,6 +19,7 @@ from referencing.exceptions import Unresolvable
 
 from sparkle.text.exact_numbers import exact, is_multiple, is_whole, number, whole
 from sparkle.text.schema_draft import draft_of
+from sparkle.text.schema_places import as_object
 from sparkle.text.text_check import TextCheck
 
 Schema = Mapping[str, object]
@@ -106,16 +107,16 @@ def _keywords(texts: TextCheck) -> dict[str, _Keyword]:
     def pattern_properties(
         validator: _Validator, patterns: object, value: object, _: Schema
     ) -> Iterator[ValidationError]:
-        for wanted, schema in _object(patterns).items():
-            for name, held in _object(value).items():
+        for wanted, schema in as_object(patterns).items():
+            for name, held in as_object(value).items():
                 if texts.finds(wanted, name):
                     yield from validator.descend(held, schema)
 
     def additional_properties(
         validator: _Validator, schema: object, value: object, around: Schema
     ) -> Iterator[ValidationError]:
-        named, patterns = _object(around.get("properties")), _object(around.get("patternProperties"))
-        for name, held in _object(value).items():
+        named, patterns = as_object(around.get("properties")), as_object(around.get("patternProperties"))
+        for name, held in as_object(value).items():
             if name not in named and not any(texts.finds(pattern, name) for pattern in patterns):
                 yield from validator.descend(held, schema)
 
@@ -126,7 +127,3 @@ def _keywords(texts: TextCheck) -> dict[str, _Keyword]:
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
     }
-
-
-def _object(value: object) -> Schema:
-    return cast(Schema, value) if isinstance(value, Mapping) else {}

@@ -16,6 +16,7 @@ from sparkle.text.grammar import checked_schema
 from sparkle.text.raw_text import ANY_TEXT, RawText, raw_text
 from sparkle.text.schema_draft import require_schema
 from sparkle.text.schema_limits import SchemaLimits
+from sparkle.text.schema_places import as_object
 from sparkle.text.schema_references import target_of
 
 _DEFINITIONS = ("$defs", "definitions")
@@ -79,7 +80,7 @@ class _Whole:
         self._root = self._followed(schema)
         if self._root.get("type", "object") != "object":
             raise UnsupportedSchema("schema: /type must be object, for arguments have names")
-        self._properties = _object(self._root.get("properties"))
+        self._properties = as_object(self._root.get("properties"))
         self._required = [one for one in _list(self._root.get("required")) if isinstance(one, str)]
         # a required one that is no property comes last
         self._names = list(dict.fromkeys([*self._properties, *self._required]))
@@ -101,7 +102,7 @@ class _Whole:
         """All parameters, no more enforced than their types."""
         found: list[Parameter] = []
         for name in self._names:
-            type_ = _object(self._property(name)).get("type")
+            type_ = as_object(self._property(name)).get("type")
             said: dict[str, object] = {"type": type_} if type_ in TYPES else {}
             raw = ANY_TEXT if type_ == "string" else None
             text = checked_schema(said, self._limits)
@@ -132,7 +133,7 @@ class _Whole:
         if not references:
             return held
         definitions = {key: self._whole[key] for key in _DEFINITIONS if key in self._whole}
-        own = {key: value for key, value in _object(held).items() if key not in _DEFINITIONS}
+        own = {key: value for key, value in as_object(held).items() if key not in _DEFINITIONS}
         for reference in (*references, *_references(definitions)):
             if not (target := target_of(reference)) or target[0] not in _DEFINITIONS:
                 raise UnsupportedSchema(f"schema: {path} has a $ref to elsewhere; refer as in #/$defs/name")
@@ -142,13 +143,13 @@ class _Whole:
         """The schema in the whole that a reference names; None where it names none."""
         found: object = self._whole
         for key in target_of(reference) or ("",):
-            found = _object(found).get(key)
+            found = as_object(found).get(key)
         return found
 
     def _followed(self, schema: Mapping[str, object]) -> Mapping[str, object]:
         """The schema that the root refers to, where it does nothing else."""
         says = schema.keys() - {*_DEFINITIONS, "title", "description", "$schema", "$id", "$comment"}
-        return _object(self._resolve(schema["$ref"])) if says == {"$ref"} else schema
+        return as_object(self._resolve(schema["$ref"])) if says == {"$ref"} else schema
 
 
 def _references(schema: object) -> Iterator[object]:
@@ -163,10 +164,6 @@ def _references(schema: object) -> Iterator[object]:
             waiting.extend(held.values())
         elif isinstance(value, list):
             waiting.extend(cast(list[object], value))
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return cast(Mapping[str, object], value) if isinstance(value, Mapping) else {}
 
 
 def _list(value: object) -> list[object]:
