@@ -213,7 +213,8 @@ def _fields(body: Mapping[str, object]) -> dict[str, object]:
         fields["thinking"] = EFFORTS[effort]
     limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if name in body]
     if limits:
-        if limits[0] != limits[-1]:
+        # one alone may be NaN, which differs from itself
+        if len(limits) == 2 and limits[0] != limits[1]:
             raise InvalidMessage("body.max_tokens: differs from max_completion_tokens; give one of them")
         fields["max_tokens"] = limits[0]
     return fields

@@ -136,6 +136,7 @@ def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
         (body(stream=True), "body.stream: must be false"),
         (body(temperature=3), "body.temperature: Input should be less than or equal to 2"),
         (body(max_tokens=0), "body.max_tokens: Input should be greater than or equal to 1"),
+        (body(max_tokens=float("nan")), "body.max_tokens: Input should be a finite number"),
         (body(max_tokens=5, max_completion_tokens=6), "body.max_tokens: differs"),
         (body(reasoning_effort="most"), "body.reasoning_effort: must be one of none, minimal, low, medium"),
         (body(reasoning_effort="low", thinking="low"), "body.reasoning_effort: must be one of"),
