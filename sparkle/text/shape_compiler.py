@@ -24,7 +24,7 @@ from sparkle.text.grammar_compile import GrammarCompiler
 from sparkle.text.grammar_trial import GrammarTrial, TrialLimits
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.shape import Shape
-from sparkle.text.shape_grammar import AnswerGrammar, answer_grammar
+from sparkle.text.shape_grammar import AnswerGrammar, answer_grammar, require_schemas
 from sparkle.text.tokenizer import Tokenizer
 
 END_OF_THINKING = "</think>"
@@ -114,7 +114,11 @@ class ShapeCompiler:
             return self._compile_looser(job, error)
 
     def _compile_looser(self, job: Job, error: GrammarError) -> _Compiled:
-        """As loose as what is not strict lets it; raises `error` where all is."""
+        """As loose as what is not strict lets it; raises `error` where all is.
+
+        Raises InvalidGrammar where a schema is none, whatever `error` says of it.
+        """
+        require_schemas(job, self._limits)
         shape = job.response_format
         strict = not isinstance(shape, JsonSchemaShape) or shape.strict
         if strict and all(tool.strict for tool in job.tools or ()):

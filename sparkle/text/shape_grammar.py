@@ -9,7 +9,7 @@ from typing import cast
 
 from llguidance import regex_to_lark
 
-from sparkle.errors import GrammarError
+from sparkle.errors import GrammarError, InvalidGrammar
 from sparkle.schemas.job import Job
 from sparkle.schemas.shape import (
     ChoiceShape,
@@ -61,6 +61,17 @@ def answer_grammar(job: Job, limits: SchemaLimits, *, loosest: bool = False) -> 
         return AnswerGrammar(_whole("start: PROSE\n" + _PROSE if shape is None else None, shape), exact, None)
     start = _start(job, shape) + calls_grammar(tools, parallel=job.parallel_tool_calls)
     return AnswerGrammar(_whole(start, shape), exact, _forms(tools))
+
+
+def require_schemas(job: Job, limits: SchemaLimits) -> None:
+    """Raises InvalidGrammar where a schema of the job is none: of such a one no keyword is at fault."""
+    if isinstance(job.response_format, JsonSchemaShape):
+        require_schema(job.response_format.json_schema, limits)
+    for place, tool in enumerate(job.tools or ()):
+        try:
+            require_schema(tool.parameters or {}, limits)
+        except InvalidGrammar as error:
+            raise InvalidGrammar(f"tools.{place}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

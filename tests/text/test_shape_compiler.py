@@ -102,12 +102,16 @@ def test_what_cannot_be_compiled_ends_its_job_by_a_code(
         assert "canary" not in str(caught.value)
 
 
-def test_what_is_no_schema_is_refused_also_without_strict(shapes: ShapeCompiler) -> None:
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_no_schema_is_refused_as_such(shapes: ShapeCompiler, strict: bool) -> None:
     """Whether it is our guards or the compiler that see it."""
     schemas: list[dict[str, Any]] = [{"type": "odd"}, {"properties": []}, {"not": 5}]
     for schema in schemas:
-        with pytest.raises(InvalidGrammar):
-            shapes.shape_of(job(response_format=JsonSchemaShape(schema=schema, strict=False)))
+        with pytest.raises(InvalidGrammar, match=r"^schema: "):
+            shapes.shape_of(job(response_format=JsonSchemaShape(schema=schema, strict=strict)))
+        tools = [Tool(name="do", parameters={"properties": {"a": schema}}, strict=strict)]
+        with pytest.raises(InvalidGrammar, match=r"^tools\.0: schema: "):
+            shapes.shape_of(job(tools=tools))
 
 
 def test_without_strict_a_schema_that_runs_away_is_kept_to_its_type(shapes: ShapeCompiler) -> None:
