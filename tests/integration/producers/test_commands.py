@@ -20,13 +20,15 @@ from sparkle.producers.answer_view import TextView
 from sparkle.producers.asking import ask, chat_job
 from sparkle.producers.client import Client
 from sparkle.queue.connection import Connection
-from sparkle.queue.control import ControlFeed
+from sparkle.queue.control import ControlFeed, HeartbeatSender
 from sparkle.queue.local import LocalServer
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Channel
+from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.job import Job, Thinking
 from sparkle.schemas.shape import JsonSchemaShape
 from sparkle.schemas.tools import Tool
+from tests.conftest import REGION
 from tests.integration.producers.conftest import Run, StartWorker, answer, until, whole_answer
 
 
@@ -350,18 +352,26 @@ async def test_a_watch_ends_with_ctrl_c(commands: Commands) -> None:
 async def test_drain_reaches_the_worker_and_says_so_where_there_is_none(
     commands: Commands, connection: Connection
 ) -> None:
-    drained = asyncio.Event()
+    beat = Heartbeat(
+        worker="w-1", region=REGION, state=WorkerState.DRAINING, model="m", slots=1, running=[], sent_ms=1
+    )
+    said: list[asyncio.Task[None]] = []
+
+    def drain() -> None:
+        said.append(asyncio.create_task(HeartbeatSender(connection, lambda: beat).send()))
+
     control = ControlFeed(
         connection,
         "w-1",
         on_cancel=lambda _tenant, _job: None,
         on_conversation_end=lambda _tenant, _name: None,
-        on_drain=drained.set,
+        on_drain=drain,
     )
     await control.start()
     ended = await commands.run("worker", "drain", "w-1")
     assert (ended.code, ended.out) == (0, "w-1 takes nothing more and hands its jobs over\n")
-    assert drained.is_set()
+    assert len(said) == 1
+    await said[0]
     await control.stop()
     ended = await commands.run("worker", "drain", "w-1")
     assert ended.code == 2

@@ -9,6 +9,7 @@ import pytest
 from sparkle.engine.arguments import command_line, engine_parser, settings_of
 from sparkle.engine.settings import Device, EngineSettings
 from sparkle.errors import ConfigError
+from sparkle.quiet.logs import LogLevel
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ from sparkle.errors import ConfigError
             draft_vocab_size=32_768,
             threads=2,
             prompt_threads=4,
+            log_level=LogLevel.DEBUG,
         ),
     ],
     ids=["defaults", "some", "all"],
@@ -44,7 +46,7 @@ def test_settings_survive_the_command_line(settings: EngineSettings) -> None:
 
 def test_what_is_not_set_is_not_told() -> None:
     line = command_line(Path("m"), EngineSettings(slots=3))
-    always = ["--cache-s", "600.0", "--prompt-threads", "2"]
+    always = ["--cache-s", "600.0", "--prompt-threads", "2", "--log-level", "info"]
     assert line == ["--model", "m", "--device", "auto", "--slots", "3", *always]
 
 
