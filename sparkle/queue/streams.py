@@ -104,17 +104,12 @@ def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> l
         },
     }
     results: dict[str, object] = {
+        **_one_a_job(settings, settings.results_max_bytes, settings.results_max_age_s),
         "name": subjects.RESULTS_STREAM,
         "subjects": [subjects.result("*", "*")],
-        "retention": "limits",
         # full, it holds jobs back: an older result is never dropped unread
         "discard": "new",
-        "max_msgs_per_subject": 1,
-        "max_bytes": settings.results_max_bytes,
         "max_msg_size": MAX_MESSAGE_BYTES,
-        "max_age": int(settings.results_max_age_s * _NS_PER_S),
-        "duplicate_window": int(min(settings.duplicate_window_s, settings.results_max_age_s) * _NS_PER_S),
-        "allow_direct": True,
         # who waits for the chunks gets the stored end on the same subject, after them
         "republish": {
             "src": subjects.result("*", "*"),
@@ -122,31 +117,34 @@ def stream_configs(settings: TopologySettings, *, regions: tuple[str, ...]) -> l
         },
     }
     control: dict[str, object] = {
+        **_one_a_job(settings, settings.control_max_bytes, settings.control_max_age_s),
         "name": subjects.CONTROL_STREAM,
         "subjects": [subjects.cancel("*", "*")],
-        "retention": "limits",
         # a lost old tombstone costs a run of a job nobody wants; a refused new one costs the cancel
         "discard": "old",
-        "max_msgs_per_subject": 1,
-        "max_bytes": settings.control_max_bytes,
-        "max_age": int(settings.control_max_age_s * _NS_PER_S),
-        "duplicate_window": int(min(settings.duplicate_window_s, settings.control_max_age_s) * _NS_PER_S),
-        "allow_direct": True,
     }
     answered: dict[str, object] = {
+        **_one_a_job(settings, settings.answered_max_bytes, settings.answered_max_age_s),
         "name": subjects.ANSWERED_STREAM,
         "subjects": [subjects.answered("*", "*")],
-        "retention": "limits",
         # a lost one costs the time to write the same tokens again
         "discard": "old",
-        "max_msgs_per_subject": 1,
-        "max_bytes": settings.answered_max_bytes,
         "max_msg_size": MAX_MESSAGE_BYTES,
-        "max_age": int(settings.answered_max_age_s * _NS_PER_S),
-        "duplicate_window": int(min(settings.duplicate_window_s, settings.answered_max_age_s) * _NS_PER_S),
-        "allow_direct": True,
     }
     return [{**config, **shared} for config in (jobs, results, control, answered)]
+
+
+def _one_a_job(settings: TopologySettings, max_bytes: int, max_age_s: float) -> dict[str, object]:
+    """What streams have in common that keep one message of a job for a while, read by its subject."""
+    return {
+        "retention": "limits",
+        "max_msgs_per_subject": 1,
+        "max_bytes": max_bytes,
+        "max_age": int(max_age_s * _NS_PER_S),
+        # the server takes none that is longer than the age
+        "duplicate_window": int(min(settings.duplicate_window_s, max_age_s) * _NS_PER_S),
+        "allow_direct": True,
+    }
 
 
 def reserved_bytes(settings: TopologySettings) -> int:

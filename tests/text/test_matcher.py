@@ -16,6 +16,7 @@ from sparkle.text.grammar import json_schema_grammar, parser_limits, read_vocabu
 from sparkle.text.mask_filler import DraftMasks, MaskFiller, words_of
 from sparkle.text.matcher import Matcher
 from sparkle.text.schema_limits import SchemaLimits
+from tests.shapes import PERSON
 
 TINY = Path(__file__).parents[2] / "sparkle" / "checkpoints" / "sparkle-tiny"
 TOKENS = 8192
@@ -23,16 +24,6 @@ ROWS = TOKENS + 40  # a head may have more rows than there are tokens, and no wh
 END_TOKENS = (8161, 8159)
 VOCABULARY = read_vocabulary(TINY, rows=ROWS, end_tokens=END_TOKENS)
 SPACES = {token for token in range(TOKENS) if not VOCABULARY.decode_bytes([token]).strip()}
-PERSON: dict[str, object] = {
-    "type": "object",
-    "properties": {
-        "name": {"const": "hello world"},
-        "age": {"type": "integer", "minimum": 3, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "bb", "é"]}, "maxItems": 2},
-    },
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 
 
 def compiled(schema: object) -> LLMatcher:
