@@ -178,8 +178,10 @@ class Child:
                 )
             )
 
-    def _logprobs(self, job: Job, *, is_new: bool) -> list[list[Any]] | None:
-        return [[-1.0, [[7, -1.0]]]] if is_new and job.sampling.logprobs is not None else None
+    def _logprobs(self, job: Job, text: str, *, is_new: bool) -> list[list[Any]] | None:
+        if job.sampling.logprobs is None or not is_new:
+            return None
+        return [[-1.0, text, None, [[7, -1.0, "\\xe2\\x80", b"\xe2\x80"]]]]
 
     async def _write(self, job: Job, script: Script, answered: int) -> None:
         chars = dict.fromkeys(Channel, 0)
@@ -204,7 +206,7 @@ class Child:
                     text=text,
                     text_start=chars[channel],
                     channel=channel,
-                    logprobs=self._logprobs(job, is_new=index >= answered),
+                    logprobs=self._logprobs(job, text_of(job.id, index), is_new=index >= answered),
                 )
             )
             chars[channel] += len(text)

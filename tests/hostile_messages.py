@@ -69,7 +69,7 @@ class HostileProducer:
         names = ("prompt_tokens", "cached_tokens", "completion_tokens", "drafted_tokens", "accepted_tokens")
         counts, times = dict.fromkeys(names, 1), {"queue_s": 0.0, "total_s": 1.0}
         usage = {**counts, **times, "first_token_s": 0.1}
-        logprobs = [{"logprob": -0.5, "top": [{"token": 1, "logprob": -0.5}]}]
+        logprobs = [{"logprob": -0.5, "text": CANARY, "top": [{"token": 1, "logprob": -0.5, "octets": b"a"}]}]
         piece = {"first_index": 0, "tokens": [7], "text": CANARY, "text_start": 0, "channel": "answer"}
         whole = {"text": CANARY, "tokens": [7], "finish_reason": "stop", "usage": usage, "logprobs": logprobs}
         of_job: dict[str, Map] = {

@@ -42,6 +42,7 @@ class AnswerFrames:
     ) -> None:
         """`shape`: what the answer is kept to, and how its calls are read."""
         self._job = job.id
+        self._tokenizer = tokenizer
         self._wants_logprobs = job.sampling.logprobs is not None
         self._prompt_tokens = prompt_tokens
         self._stop_tokens = stop_tokens
@@ -121,9 +122,14 @@ class AnswerFrames:
     def _told(self, channel: Channel, run: Sequence[_Told]) -> Delta:
         logprobs: list[list[Any]] | None = None
         if self._wants_logprobs:
-            logprobs = [[one.drawn.logprob, [list(pair) for pair in one.drawn.top]] for one in run]
+            logprobs = [self._likely(one.drawn) for one in run]
         pieces = [piece for one in run for piece in one.pieces]
         return self._delta([one.drawn.token for one in run], pieces, channel, logprobs)
+
+    def _likely(self, drawn: Drawn) -> list[Any]:
+        """The frame's entry of one token."""
+        top = [[token, logprob, *self._tokenizer.spelling(token)] for token, logprob in drawn.top]
+        return [drawn.logprob, *self._tokenizer.spelling(drawn.token), top]
 
     def _delta(
         self,

@@ -113,7 +113,8 @@ class Delta:
     text_start: int
     channel: Channel
     logprobs: list[list[Any]] | None = None
-    """One entry a token: [log probability, [[token, log probability], …]]."""
+    """One entry a token: [log probability, text, octets, [[token, log probability, text, octets], …]];
+    text and octets as in schemas.answer.Spelling."""
     calls: list[list[Any]] = field(default_factory=list[list[Any]])
     """Pieces of tool calls: [call, name or None, JSON text, code points of the call's JSON before it]."""
 

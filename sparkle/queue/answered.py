@@ -61,18 +61,25 @@ class AnswerRecords:
         return self._read(message, tenant, job)
 
     async def store(self, tenant: str, answered: Answered) -> None:
-        """Keep it for the worker that goes on, in place of what was stored before; a failure is only logged.
+        """Keep it, or the largest form of it that fits, in place of what was stored before.
 
-        Without it the next worker writes the same tokens again.
+        It is for the worker that goes on. A failure is only logged: without it that one writes the same
+        tokens again.
         """
         subject = subjects.answered(tenant, answered.job)
         # before it is: whoever is cancelled meanwhile, or hears nothing, may have stored it
         self._stored.add(subject)
-        try:
-            data, headers = self._seals.seal(tenant, answered.job, subject, encode(answered))
-            await self._connection.publish_stored(subject, data, headers=headers)
-        except (QueueError, MessageTooLarge) as error:
-            log.warning("answered_unstored", extra={"job": answered.job, "error": type(error).__name__})
+        for form in answered.forms():
+            try:
+                data, headers = self._seals.seal(tenant, answered.job, subject, encode(form))
+                await self._connection.publish_stored(subject, data, headers=headers)
+            except MessageTooLarge:
+                log.info("answered_cut", extra={"job": answered.job})
+            except QueueError as error:
+                log.warning("answered_unstored", extra={"job": answered.job, "error": type(error).__name__})
+                return
+            else:
+                return
 
     async def clear(self, tenant: str, job: str) -> None:
         """The job has its end: what is stored of its answer goes now, not with its age.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from sparkle.errors import ContractError, InvalidMessage, NotAuthentic, UnknownKey
+from sparkle.errors import ContractError, InvalidMessage, MessageTooLarge, NotAuthentic, UnknownKey
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.envelope import Seal
 from sparkle.schemas import subjects
@@ -75,11 +75,8 @@ class AnswerFeed:
                     log.warning("answer_misplaced", extra={"job": job})
                     return
                 nothing = Answered(job=job, attempt=0, tokens=[])
-                told = encode(nothing if answered is None else answered(message.from_index))
-                sealed = told if key is None else key.seal(subjects.answered(tenant, job), told)
-                await self._connection.publish(
-                    envelope.reply, sealed, headers=None if key is None else key.headers
-                )
+                told = nothing if answered is None else answered(message.from_index)
+                await self._tell(envelope.reply, tenant, told, key)
             else:
                 on_end(message)
 
@@ -93,6 +90,19 @@ class AnswerFeed:
         subscription = self._open.pop(subjects.reply(tenant, job), None)
         if subscription is not None:
             await subscription.stop()
+
+    async def _tell(self, inbox: str, tenant: str, answered: Answered, key: Seal | None) -> None:
+        """Send the worker that asked the largest form of it that fits."""
+        place = subjects.answered(tenant, answered.job)
+        for form in answered.forms():
+            try:
+                data = encode(form)
+                sealed = data if key is None else key.seal(place, data)
+                await self._connection.publish(inbox, sealed, headers=None if key is None else key.headers)
+            except MessageTooLarge:
+                log.info("answered_cut", extra={"job": answered.job})
+            else:
+                return
 
     async def stored_end(self, tenant: str, job: str, key: Seal | None = None) -> Result | Failure | None:
         """The job's stored end, or None while there is none (or no longer).

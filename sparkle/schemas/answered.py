@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from sparkle.schemas.answer import Count, TokenLogprobs
+from sparkle.schemas.answer import Count, TokenLogprobs, unspelled
 from sparkle.schemas.job import MAX_CONTEXT_TOKENS
 from sparkle.schemas.message import JobId, Message, TokenId
 
@@ -42,3 +43,9 @@ class Answered(Message):
 
     strikes: Count = 0
     """How often in a row an engine ended with this job in it."""
+
+    def forms(self) -> Iterator[Self]:
+        """Itself, then without the texts of its log probabilities: so it fits the queue whatever it holds."""
+        yield self
+        if self.logprobs is not None:
+            yield self.model_copy(update={"logprobs": unspelled(self.logprobs)})

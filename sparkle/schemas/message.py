@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MAJOR = 1
-MINOR = 2
+MINOR = 3
 VERSION = f"{MAJOR}.{MINOR}"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -41,6 +41,9 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
         # a field that the library has a name of its own for goes by its alias on the queue
         serialize_by_alias=True,
+        # half a character is no text that JSON could hold
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
     )
 
 

@@ -77,6 +77,21 @@ class Tokenizer:
             found = self._bytes[token] = self._bytes_of(token)
         return found
 
+    def spelling(self, token: int) -> tuple[str | None, bytes | None]:
+        """A token's text, and what it adds to a text where that is anything but its text in UTF-8.
+
+        Bytes that are no character of themselves are written as `\\xe2`, a special token as it is spelled,
+        though it adds nothing; an id without a token has neither.
+        """
+        octets = self.token_bytes(token)
+        if octets:
+            text = octets.decode("utf-8", "backslashreplace")
+        elif (name := self._vocabulary.id_to_token(token)) is not None:
+            text = name
+        else:
+            return None, None
+        return text, None if text.encode() == octets else octets
+
     def _bytes_of(self, token: int) -> bytes:
         if token in self._added_bytes:
             return self._added_bytes[token]

@@ -116,6 +116,14 @@ class AnswerSoFar:
 def _logprobs(entries: list[list[Any]]) -> list[TokenLogprobs]:
     """The engine's plain lists as parts of a message: one entry a token."""
     return [
-        TokenLogprobs(logprob=logprob, top=[Alternative(token=token, logprob=other) for token, other in top])
-        for logprob, top in entries
+        TokenLogprobs(
+            logprob=logprob,
+            text=text,
+            octets=octets,
+            top=[
+                Alternative(token=token, logprob=likely, text=written, octets=added)
+                for token, likely, written, added in top
+            ],
+        )
+        for logprob, text, octets, top in entries
     ]

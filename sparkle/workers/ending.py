@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sparkle.errors import FailureCode, MessageTooLarge
 from sparkle.queue.persist import persist
-from sparkle.schemas.answer import Failure, Result, Usage
+from sparkle.schemas.answer import Failure, Result, Usage, unspelled
 from sparkle.schemas.control import UsageRecord
 from sparkle.schemas.subjects import JobAddress
 
@@ -34,11 +34,12 @@ async def store_end(replies: EndStore, tenant: str, end: Result | Failure) -> tu
 
 
 def forms(end: Result | Failure) -> Iterator[Result | Failure]:
-    """The end itself, then smaller ones: without log probabilities, then a Failure that says why."""
+    """The end itself, then smaller ones: log probabilities without texts, then none, then a Failure."""
     yield end
     if isinstance(end, Failure):
         return
     if end.logprobs is not None:
+        yield end.model_copy(update={"logprobs": unspelled(end.logprobs)})
         yield end.model_copy(update={"logprobs": None})
     yield Failure(
         job=end.job,

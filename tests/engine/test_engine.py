@@ -133,9 +133,10 @@ def test_log_probabilities_come_with_their_tokens(tokenizer: Tokenizer) -> None:
     (answer,) = saying(tokenizer, "a b").run(job(max_tokens=2, logprobs=2))
     for delta, token in zip(answer.deltas, answer.tokens, strict=True):
         assert delta.logprobs is not None
-        ((logprob, top),) = delta.logprobs
+        ((logprob, text, octets, top),) = delta.logprobs
         assert -1.0 < logprob < 0.0
-        assert top[0] == [token, logprob]
+        assert (text, octets) == (delta.text, None)
+        assert top[0] == [token, logprob, text, octets]
         assert len(top) == 2
 
 

@@ -98,8 +98,9 @@ def test_each_kept_token_has_its_log_probability(tokenizer: Tokenizer) -> None:
     # the prompt's pass writes one token, the next one all the others, in one delta
     assert [len(delta.tokens) for delta in answer.deltas if delta.tokens] == [1, 3]
     told = [entry for delta in answer.deltas for entry in delta.logprobs or ()]
-    for (logprob, top), token in zip(told, answer.tokens, strict=True):
-        assert top[0] == [token, logprob]
+    assert "".join(text for _, text, _, _ in told) == answer.text == "a b c d"
+    for (logprob, text, octets, top), token in zip(told, answer.tokens, strict=True):
+        assert top[0] == [token, logprob, text, octets]
         assert len(top) == 2
 
 

@@ -41,7 +41,7 @@ def tokens(length: int, seed: int = 0) -> list[int]:
 
 def logprobs(answer: Answer) -> list[list[float]]:
     entries = [entry for delta in answer.deltas for entry in delta.logprobs or []]
-    return [[entry[0], *(other for _, other in entry[1])] for entry in entries]
+    return [[entry[0], *(other[1] for other in entry[-1])] for entry in entries]
 
 
 class Pair:

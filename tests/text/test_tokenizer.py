@@ -108,6 +108,24 @@ def test_bytes_are_those_of_the_token(small: Tokenizer) -> None:
     assert small.token_bytes(small.vocab_size) == b""
 
 
+def test_a_token_is_spelled_as_people_read_it(small: Tokenizer) -> None:
+    (token,) = small.encode("é")
+    assert small.spelling(token) == ("é", None)
+    assert small.spelling(0xC3) == ("\\xc3", b"\xc3")
+    # of the added ones those that are text add it; a control token adds nothing, and has a name
+    assert small.spelling(small.added_tokens["</think>"]) == ("</think>", None)
+    assert small.spelling(small.added_tokens["<|im_end|>"]) == ("<|im_end|>", b"")
+    assert small.spelling(small.vocab_size) == (None, None)
+
+
+@given(st.data())
+def test_what_a_spelling_adds_is_what_the_token_does(tiny: Tokenizer, data: st.DataObject) -> None:
+    token = data.draw(st.integers(0, tiny.vocab_size - 1))
+    text, octets = tiny.spelling(token)
+    assert text
+    assert (text.encode() if octets is None else octets) == tiny.token_bytes(token)
+
+
 def test_half_a_surrogate_pair_is_refused_without_its_text(small: Tokenizer) -> None:
     with pytest.raises(InvalidMessage, match="half a surrogate pair") as caught:
         small.encode("secret \ud800")

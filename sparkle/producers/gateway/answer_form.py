@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sparkle.schemas.answer import Alternative, Chunk, Result, TokenLogprobs
+from sparkle.schemas.answer import Chunk, Result
 
 Fields = dict[str, object]
 
@@ -90,24 +90,3 @@ class AnswerForm(Protocol):
     def end(self) -> bytes:
         """What a stream that did not break off ends with."""
         ...
-
-
-def logprob(alternative: Alternative) -> Fields:
-    """A token and its log probability. The gateway has no tokenizer: a token is named by its id."""
-    return {"token": token_name(alternative.token), "logprob": alternative.logprob, "bytes": None}
-
-
-def token_logprobs(tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> list[Fields]:
-    """One entry a token."""
-    return [
-        {
-            **logprob(Alternative(token=token, logprob=entry.logprob)),
-            "top_logprobs": [logprob(alternative) for alternative in entry.top],
-        }
-        for token, entry in zip(tokens, entries, strict=True)
-    ]
-
-
-def token_name(token: int) -> str:
-    """A token's name where its text is not known; vLLM writes the same."""
-    return f"token_id:{token}"

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
-from sparkle.producers.gateway.event_stream import DONE, data
+from sparkle.producers.gateway.answer_form import Fields, Used
+from sparkle.producers.gateway.plain_stream import PlainStream
+from sparkle.producers.logprob_forms import chat_logprobs
 from sparkle.producers.openai_forms import openai_calls
-from sparkle.schemas.answer import Channel, Chunk, Result, TokenLogprobs
+from sparkle.schemas.answer import Channel, Chunk, Result
 from sparkle.schemas.tools import ToolCallDelta
 
 
-class ChatAnswer:
+class ChatAnswer(PlainStream):
     """The answer to one request: its id, its time, its model."""
-
-    end = DONE
 
     def __init__(self, job: str, *, created_s: int, model: str, with_usage: bool) -> None:
         """`job` is the first choice's; `with_usage` is about streams."""
-        self._head: Fields = {"id": f"chatcmpl-{job}", "created": created_s, "model": model}
-        self._piece_head: Fields = {**self._head, "object": "chat.completion.chunk"}
-        if with_usage:
-            self._piece_head["usage"] = None
-        self._with_usage = with_usage
+        self._whole_head: Fields = {"id": f"chatcmpl-{job}", "created": created_s, "model": model}
+        super().__init__({**self._whole_head, "object": "chat.completion.chunk"}, with_usage=with_usage)
 
     def whole(self, results: Sequence[Result], used: Used) -> Fields:
         """The chat completion."""
@@ -30,13 +26,13 @@ class ChatAnswer:
             {
                 "index": index,
                 "message": message(result),
-                "logprobs": _logprobs(result.tokens, result.logprobs),
+                "logprobs": chat_logprobs(result.tokens, result.logprobs),
                 **_ended(result),
             }
             for index, result in enumerate(results)
         ]
         return {
-            **self._head,
+            **self._whole_head,
             "object": "chat.completion",
             "choices": choices,
             "usage": used.in_chat_form(),
@@ -44,38 +40,23 @@ class ChatAnswer:
 
     def first(self, index: int) -> Iterator[Fields]:
         """The role."""
-        yield self._piece(index, {"role": "assistant", "content": ""})
+        yield self._delta(index, {"role": "assistant", "content": ""})
 
     def deltas(self, index: int, chunk: Chunk) -> Iterator[Fields]:
         """Its text, then its tool calls."""
-        logprobs = _logprobs(chunk.tokens, chunk.logprobs)
+        logprobs = chat_logprobs(chunk.tokens, chunk.logprobs)
         if chunk.text or logprobs is not None:
             name = "reasoning_content" if chunk.channel is Channel.REASONING else "content"
-            yield self._piece(index, {name: chunk.text}, logprobs=logprobs)
+            yield self._delta(index, {name: chunk.text}, logprobs=logprobs)
         if chunk.tool_calls:
-            yield self._piece(index, {"tool_calls": [_call_delta(delta) for delta in chunk.tool_calls]})
+            yield self._delta(index, {"tool_calls": [_call_delta(delta) for delta in chunk.tool_calls]})
 
     def last(self, index: int, result: Result) -> Iterator[Fields]:
         """The finish reason."""
-        choice: Fields = {"index": index, "delta": {}, "logprobs": None, **_ended(result)}
-        yield {**self._piece_head, "choices": [choice]}
+        yield self.piece({"index": index, "delta": {}, "logprobs": None, **_ended(result)})
 
-    def after(self, results: Sequence[Result], used: Used) -> Iterator[Fields]:
-        """What all choices used, where that is asked for."""
-        if self._with_usage:
-            yield {**self._piece_head, "choices": [], "usage": used.in_chat_form()}
-
-    def event(self, fields: Fields) -> bytes:
-        """Data alone."""
-        return data(fields)
-
-    def failed(self, error: Fields) -> Iterator[Fields]:
-        """The error alone."""
-        yield {"error": error}
-
-    def _piece(self, index: int, delta: Mapping[str, object], *, logprobs: object = None) -> Fields:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return {**self._piece_head, "choices": [choice]}
+    def _delta(self, index: int, delta: Mapping[str, object], *, logprobs: object = None) -> Fields:
+        return self.piece({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
 
 
 def _ended(result: Result) -> Fields:
@@ -102,7 +83,3 @@ def _call_delta(delta: ToolCallDelta) -> Fields:
         return {"index": delta.index, "function": {"arguments": delta.arguments}}
     function = {"name": delta.name, "arguments": delta.arguments}
     return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
-
-
-def _logprobs(tokens: Sequence[int], entries: Sequence[TokenLogprobs] | None) -> Fields | None:
-    return {"content": token_logprobs(tokens, entries), "refusal": None} if entries else None

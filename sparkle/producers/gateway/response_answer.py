@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
+from sparkle.producers.gateway.answer_form import Fields, Used
 from sparkle.producers.gateway.response_request import ResponseRequest
+from sparkle.producers.logprob_forms import token_logprobs
 from sparkle.producers.openai_forms import arguments_text
 from sparkle.schemas.answer import FinishReason, Result, TokenLogprobs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sparkle.producers.gateway.answer_form import Fields, Used, token_logprobs
+from sparkle.producers.gateway.answer_form import Fields, Used
 from sparkle.producers.gateway.event_stream import named
 from sparkle.producers.gateway.response_answer import (
     ResponseObject,
@@ -14,6 +14,7 @@ from sparkle.producers.gateway.response_answer import (
     reasoning_item,
     text_part,
 )
+from sparkle.producers.logprob_forms import token_logprobs
 from sparkle.schemas.answer import Channel, Chunk, FinishReason, Result
 from sparkle.schemas.tools import ToolCallDelta
 

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
-from tests.engine_stand_in import text_of, token_of
+from tests.engine_stand_in import text_of
 from tests.gateway_at_work import GatewayAtWork
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -94,7 +94,7 @@ async def test_several_choices_come_side_by_side(client: AsyncOpenAI) -> None:
     assert whole.usage.completion_tokens == 12
 
 
-async def test_log_probabilities_name_tokens_by_their_ids(client: AsyncOpenAI) -> None:
+async def test_log_probabilities_have_their_tokens_texts(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(
         model="stand-in", messages=QUESTION, max_tokens=3, logprobs=True, top_logprobs=1
     )
@@ -102,9 +102,25 @@ async def test_log_probabilities_name_tokens_by_their_ids(client: AsyncOpenAI) -
     assert told is not None
     assert told.content is not None
     job = answer.id.removeprefix("chatcmpl-")
-    assert [one.token for one in told.content] == [f"token_id:{token_of(job, index)}" for index in range(3)]
-    assert [(one.logprob, one.bytes) for one in told.content] == [(-1.0, None)] * 3
-    assert [one.top_logprobs[0].token for one in told.content] == ["token_id:7"] * 3
+    texts = [text_of(job, index) for index in range(3)]
+    assert [(one.token, one.logprob) for one in told.content] == [(text, -1.0) for text in texts]
+    assert [one.bytes for one in told.content] == [list(text.encode()) for text in texts]
+    likely = [one.top_logprobs[0] for one in told.content]
+    assert [(one.token, one.bytes) for one in likely] == [("\\xe2\\x80", [0xE2, 0x80])] * 3
+
+
+async def test_log_probabilities_of_a_streamed_completion_say_where_tokens_begin(client: AsyncOpenAI) -> None:
+    stream = await client.completions.create(
+        model="stand-in", prompt="go on", max_tokens=4, logprobs=1, stream=True
+    )
+    choices = [piece.choices[0] async for piece in stream]
+    text = "".join(choice.text for choice in choices)
+    told = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    tokens = [token for one in told for token in one.tokens or ()]
+    offsets = [offset for one in told for offset in one.text_offset or ()]
+    ends = [*offsets[1:], len(text)]
+    assert len(tokens) == 4
+    assert [text[start:end] for start, end in zip(offsets, ends, strict=True)] == tokens
 
 
 async def test_texts_and_tokens_can_be_gone_on_from(client: AsyncOpenAI) -> None:
@@ -115,6 +131,7 @@ async def test_texts_and_tokens_can_be_gone_on_from(client: AsyncOpenAI) -> None
     assert answer.choices[0].text == written(answer.id, 0, 3)
     assert answer.choices[0].logprobs is not None
     assert answer.choices[0].logprobs.token_logprobs == [-1.0] * 3
+    assert "".join(answer.choices[0].logprobs.tokens or ()) == answer.choices[0].text
     assert answer.usage is not None
     # each choice reads its own prompt
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2 * 2 + 2 * 1, 12)

@@ -46,7 +46,7 @@ FRAMES: list[Frame] = [
         text="",
         text_start=0,
         channel=Channel.ANSWER,
-        logprobs=[[-0.5, [[5, -0.5], [6, -2.0]]]],
+        logprobs=[[-0.5, "a", None, [[5, -0.5, "a", None], [6, -2.0, "\\xe2", b"\xe2"]]]],
     ),
     Finished(
         job="a",

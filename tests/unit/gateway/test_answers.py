@@ -10,6 +10,7 @@ from openai.types.responses import Response
 
 from sparkle.producers.gateway.answer_form import Fields, Used
 from sparkle.producers.gateway.chat_answer import ChatAnswer
+from sparkle.producers.gateway.completion_answer import CompletionAnswer
 from sparkle.producers.gateway.response_answer import ResponseObject
 from sparkle.producers.gateway.response_events import ResponseAnswer
 from sparkle.producers.gateway.response_request import ResponseRequest
@@ -160,13 +161,26 @@ def test_usage_is_told_last_and_is_null_before(form: ChatAnswer) -> None:
 
 
 def test_log_probabilities_are_one_a_token(form: ChatAnswer) -> None:
-    told = [TokenLogprobs(logprob=-0.5, top=[Alternative(token=9, logprob=-0.1)])] * 2
+    told = [TokenLogprobs(logprob=-0.5, text="a", top=[Alternative(token=9, logprob=-0.1)])] * 2
     answer = ChatCompletion.model_validate(form.whole([result(logprobs=told)], used(END)))
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.content is not None
-    assert [one.token for one in logprobs.content] == ["token_id:1", "token_id:2"]
-    assert [one.top_logprobs[0].logprob for one in logprobs.content] == [-0.1, -0.1]
+    assert [(one.token, one.bytes) for one in logprobs.content] == [("a", [97])] * 2
+    likely = [one.top_logprobs[0] for one in logprobs.content]
+    assert [(one.token, one.logprob) for one in likely] == [("token_id:9", -0.1)] * 2
+
+
+def test_each_choice_of_a_streamed_completion_counts_its_own_characters() -> None:
+    form = CompletionAnswer(JOB, created_s=7, model="m", with_usage=True)
+    told = [TokenLogprobs(logprob=-0.5, text="é", top=[])]
+    offsets: list[tuple[int, object]] = []
+    for index, number in ((0, 0), (1, 0), (0, 1), (0, 2), (1, 1)):
+        piece = chunk("é").model_copy(update={"first_index": number, "logprobs": told})
+        (fields,) = form.deltas(index, piece)
+        choice = json.loads(json.dumps(fields))["choices"][0]
+        offsets.append((choice["index"], choice["logprobs"]["text_offset"]))
+    assert offsets == [(0, [0]), (1, [0]), (0, [1]), (0, [2]), (1, [1])]
 
 
 def response_form() -> ResponseAnswer:

@@ -27,7 +27,9 @@ def delta(
         text=text,
         text_start=text_start,
         channel=channel,
-        logprobs=None if logprob is None else [[logprob, [[7, logprob], [8, -3.0]]]],
+        logprobs=None
+        if logprob is None
+        else [[logprob, "a", None, [[7, logprob, "a", None], [8, -3.0, "\\xe2", b"\xe2"]]]],
     )
 
 
@@ -83,7 +85,12 @@ def test_chunks_are_numbered_from_nought_and_carry_attempt_and_worker() -> None:
     assert first.logprobs[0].logprob == -0.25
     assert second.logprobs == [
         TokenLogprobs(
-            logprob=-0.5, top=[Alternative(token=7, logprob=-0.5), Alternative(token=8, logprob=-3.0)]
+            logprob=-0.5,
+            text="a",
+            top=[
+                Alternative(token=7, logprob=-0.5, text="a"),
+                Alternative(token=8, logprob=-3.0, text="\\xe2", octets=b"\xe2"),
+            ],
         )
     ]
 

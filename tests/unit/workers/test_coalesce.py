@@ -37,7 +37,7 @@ class Writer:
             text=text,
             text_start=self.chars[channel],
             channel=channel,
-            logprobs=[[-float(token), []] for token in tokens] if logprobs else None,
+            logprobs=[[-float(token), "a", None, []] for token in tokens] if logprobs else None,
         )
         self.index += num_tokens
         self.chars[channel] += len(text)
@@ -98,7 +98,7 @@ def test_log_probabilities_stay_with_their_tokens() -> None:
     coalescer.add(writer.write("b", logprobs=True), 5.001)
     coalescer.add(writer.write("c", logprobs=True), 5.002)
     (together,) = coalescer.flush(5.003)
-    assert together.logprobs == [[-1.0, []], [-2.0, []]]
+    assert together.logprobs == [[-1.0, "a", None, []], [-2.0, "a", None, []]]
 
 
 def test_flushing_nothing_sends_nothing() -> None:

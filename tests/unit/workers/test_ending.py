@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkle.errors import FailureCode
-from sparkle.schemas.answer import Failure, FinishReason, Result, TokenLogprobs, Usage
+from sparkle.schemas.answer import Alternative, Failure, FinishReason, Result, TokenLogprobs, Usage
 from sparkle.schemas.codec import encode
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.priority import PriorityClass
@@ -21,7 +21,12 @@ RESULT = Result(
     tokens=[1, 2],
     finish_reason=FinishReason.STOP,
     usage=Usage(prompt_tokens=5, completion_tokens=2, queue_s=0.5, first_token_s=0.1, total_s=0.2),
-    logprobs=[TokenLogprobs(logprob=-1.0, top=[]), TokenLogprobs(logprob=-2.0, top=[])],
+    logprobs=[
+        TokenLogprobs(
+            logprob=-1.0, text="SECRET", top=[Alternative(token=1, logprob=-1.0, text="SECRET", octets=b"S")]
+        ),
+        TokenLogprobs(logprob=-2.0, text="SECRET", octets=b"", top=[]),
+    ],
 )
 FAILURE = Failure(job=JOB, attempt=2, code=FailureCode.CANCELLED, message="x", retryable=False)
 
@@ -48,9 +53,20 @@ async def test_an_end_that_fits_is_stored_as_it_is() -> None:
     assert await stored_under(len(encode(RESULT))) == RESULT
 
 
-async def test_log_probabilities_go_first() -> None:
-    smaller = RESULT.model_copy(update={"logprobs": None})
+async def test_the_texts_of_log_probabilities_go_first() -> None:
+    figures = [
+        TokenLogprobs(logprob=-1.0, top=[Alternative(token=1, logprob=-1.0)]),
+        TokenLogprobs(logprob=-2.0, top=[]),
+    ]
+    smaller = RESULT.model_copy(update={"logprobs": figures})
     assert await stored_under(len(encode(RESULT)) - 1) == smaller
+    assert await stored_under(len(encode(smaller))) == smaller
+
+
+async def test_then_the_log_probabilities_go() -> None:
+    with_figures = [*forms(RESULT)][1]
+    smaller = RESULT.model_copy(update={"logprobs": None})
+    assert await stored_under(len(encode(with_figures)) - 1) == smaller
     assert await stored_under(len(encode(smaller))) == smaller
 
 
