@@ -40,7 +40,6 @@ class Loaded:
     @classmethod
     def load(cls, *, slots: int, max_tokens: int) -> Loaded:
         """Random weights; conversation i has slot i and pages of its own, in a shuffled order."""
-        ops.divide_memory_alike()
         config = shape_27b()
         weights = random_fp8_weights(config, CUDA, seed=7)
         return cls.of(config, weights, slots=slots, max_tokens=max_tokens)
@@ -48,6 +47,7 @@ class Loaded:
     @classmethod
     def of(cls, config: ModelConfig, weights: Fp8DecoderWeights, *, slots: int, max_tokens: int) -> Loaded:
         """The same with given weights."""
+        ops.divide_memory_alike()  # as the engine does
         pages = -(-max_tokens // PAGE_TOKENS)
         cache = Fp8Cache(
             config, num_pages=slots * pages, page_tokens=PAGE_TOKENS, num_slots=slots, device=CUDA
