@@ -213,7 +213,8 @@ class Engine:
         if shape is not None:
             kept_to = self._shapes.start(job.id, shape, max_tokens=max_answer_tokens)
             kept_to.accept(answered)
-        stop_tokens = frozenset({*self._limits.end_tokens, *job.sampling.stop_tokens})
+        ends = () if job.sampling.ignore_eos else self._limits.end_tokens
+        stop_tokens = frozenset({*ends, *job.sampling.stop_tokens})
         answer = AnswerFrames(
             job, self._tokenizer, prompt_tokens=len(prompt), stop_tokens=stop_tokens, shape=shape
         )

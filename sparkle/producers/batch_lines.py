@@ -43,6 +43,7 @@ SAMPLING_FIELDS = (
     "frequency_penalty",
     "seed",
     "stop",
+    "ignore_eos",
 )
 JOB_FIELDS = ("messages", "response_format", "tools", "tool_choice", "parallel_tool_calls", "thinking")
 OTHER_FIELDS = ("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream")

@@ -8,7 +8,16 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sparkle.schemas.ids import new_job_id
-from sparkle.schemas.message import ConversationId, JobId, Message, Milliseconds, Name, Part, TokenId
+from sparkle.schemas.message import (
+    ConversationId,
+    JobId,
+    Message,
+    Milliseconds,
+    Name,
+    Part,
+    TokenId,
+    TraceParent,
+)
 from sparkle.schemas.shape import Shape
 from sparkle.schemas.tools import MAX_CALLS, MAX_TOOLS, CallId, NamedTool, Tool, ToolCall, ToolChoice
 
@@ -112,6 +121,10 @@ class Sampling(Part):
     stop_tokens: Annotated[list[TokenId], Field(max_length=64)] = Field(default_factory=list[TokenId])
     """Token ids that end the answer, besides the model's own two."""
 
+    ignore_eos: bool = False
+    """Whether the answer goes on behind the model's own end tokens, up to `max_tokens`: for load generators.
+    Not with a shape or tools."""
+
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     """With each token its log probability and those of this many likeliest alternatives."""
 
@@ -169,10 +182,7 @@ class Job(Message):
     deadline_ms: Milliseconds | None = None
     """When the answer is of no more use, Unix time in milliseconds."""
 
-    traceparent: (
-        Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
-        | None
-    ) = None
+    traceparent: TraceParent | None = None
     """W3C trace context of the caller."""
 
     @model_validator(mode="after")
@@ -211,6 +221,14 @@ class Job(Message):
             raise ValueError("tools: two have the same name")
         if isinstance(choice, NamedTool) and choice.name not in names:
             raise ValueError("tool_choice names none of the tools")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_where_its_shape_does(self) -> Self:
+        if self.sampling.ignore_eos and (self.response_format is not None or self.tools is not None):
+            raise ValueError(
+                "ignore_eos: an answer in a shape, or with tools, ends where that is whole; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -24,6 +24,11 @@ JobId = Annotated[
 ConversationId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """Names a conversation of one tenant: chosen by the producer, safe inside a subject."""
 
+TraceParent = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
+]
+"""W3C trace context: version, trace, span and flags, in hexadecimal digits."""
+
 TokenId = Annotated[int, Field(ge=0, lt=2**20)]
 Milliseconds = Annotated[int, Field(ge=0, lt=2**53)]
 """Unix time in milliseconds."""

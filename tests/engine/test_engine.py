@@ -51,6 +51,18 @@ def test_both_end_tokens_end_the_answer_and_are_no_text(tokenizer: Tokenizer, en
     assert answer.finished.prompt_tokens == len(PROMPT)
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>"])
+def test_an_answer_that_ignores_end_tokens_has_all_its_tokens(tokenizer: Tokenizer, end: str) -> None:
+    token = id_of(tokenizer, end)
+    tokens = [*tokenizer.encode("one"), token, token, *tokenizer.encode(" two three")]
+    built = saying(tokenizer, "one", *tokens[len(tokenizer.encode("one")) :])
+    whole, cut = job(max_tokens=len(tokens), ignore_eos=True), job(stop_tokens=[tokens[-1]], ignore_eos=True)
+    for asked, reason in ((whole, FinishReason.LENGTH), (cut, FinishReason.STOP)):
+        (answer,) = built.run(asked)
+        assert (answer.tokens, answer.finished.finish_reason) == (tokens, reason)
+    assert built.answers[whole.id].text == "one two three"
+
+
 def test_a_stop_token_of_the_job_is_no_text_either(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("one two three")
     stop = tokens[-1]

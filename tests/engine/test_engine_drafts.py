@@ -60,6 +60,15 @@ def test_an_end_token_inside_a_draft_ends_the_answer_there(tokenizer: Tokenizer,
     assert (answer.finished.drafted_tokens, answer.finished.accepted_tokens) == (15, len(saying.tokens) - 1)
 
 
+def test_a_draft_goes_on_behind_an_end_token_that_is_ignored(tokenizer: Tokenizer) -> None:
+    saying = Saying(tokenizer, "one", id_of(tokenizer, "<|im_end|>"), *tokenizer.encode(" two"))
+    answer = saying.run(max_tokens=2 * len(saying.tokens), ignore_eos=True)
+    assert (answer.text, answer.tokens) == ("one two" * 2, saying.tokens * 2)
+    assert answer.finished.finish_reason is FinishReason.LENGTH
+    # of one draft came all but the first token, of the prompt's pass, and the last, drawn behind the draft
+    assert answer.finished.accepted_tokens == 2 * len(saying.tokens) - 2
+
+
 def test_a_stop_token_of_the_job_inside_a_draft_is_no_text(tokenizer: Tokenizer) -> None:
     saying = Saying(tokenizer, "one two three")
     answer = saying.run(stop_tokens=[saying.tokens[-1]])

@@ -87,6 +87,17 @@ def scripted(tokenizer: Tokenizer, answer: list[int]) -> Bundle:
     return bundle(model, tokenizer)
 
 
+def test_an_ignored_end_token_is_gone_on_behind(tokenizer: Tokenizer) -> None:
+    end = id_of(tokenizer, "<|im_end|>")
+    written = [*tokenizer.encode("one"), end, *tokenizer.encode(" two"), end]
+    sampling = Sampling(temperature=0.0, ignore_eos=True)
+    job = Job(prompt_tokens=[10, 11, 12, 13, 14], max_tokens=len(written), sampling=sampling)
+    for cut in range(1, len(written) + 1):
+        answer = resumed(scripted(tokenizer, written), job, written[:cut])
+        assert (answer.tokens, answer.text) == (written, "one two")
+        assert answer.finished.finish_reason is FinishReason.LENGTH
+
+
 def test_thinking_half_characters_and_stop_strings_go_on_at_every_token(tokenizer: Tokenizer) -> None:
     written = [*tokenizer.encode(THOUGHTS), id_of(tokenizer, "</think>"), *tokenizer.encode(ANSWER)]
     job = Job(

@@ -159,6 +159,11 @@ def a_job(**changes: object) -> bytes:
         ({"kind": CANARY}, "kind"),
         ({"v": CANARY}, "v"),
         ({"sampling": {"logprobs": 1}, "max_tokens": 9000}, "8192"),
+        (
+            {"sampling": {"ignore_eos": True}, "response_format": {"type": "json_object"}},
+            "message: ignore_eos: an answer in a shape, or with tools",
+        ),
+        (a_chat(tools=[{"name": "f"}]) | {"sampling": {"ignore_eos": True}}, "ignore_eos: an answer"),
     ],
 )
 def test_a_bad_field_is_named_and_its_value_is_not(changes: dict[str, Any], named: str) -> None:

@@ -19,7 +19,7 @@ from sparkle.schemas.priority import PriorityClass, ServiceRates, classify, esti
 
 SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "seed", "stop"),
+    *("frequency_penalty", "seed", "stop", "ignore_eos"),
 )
 """Named in the job as in requests."""
 
@@ -91,13 +91,15 @@ class Asked(Part):
 
 
 class Penalties(Part):
-    """How tokens seen before are treated, and the seed: not in the Responses form."""
+    """How tokens seen before are treated, the seed, where it ends: not in the Responses form."""
 
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
     stop: StopTexts | None = None
+    ignore_eos: bool | None = None
+    """vLLM's: the answer goes on behind the model's end tokens, up to `max_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

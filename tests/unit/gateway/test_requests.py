@@ -69,6 +69,7 @@ def test_every_field_of_sampling_arrives() -> None:
         "frequency_penalty": 0.3,
         "seed": 9,
         "stop": ["a", "b"],
+        "ignore_eos": True,
     }
     (order,) = chat(**given, logprobs=True, top_logprobs=5)
     assert order.job.sampling == Sampling.model_validate({**given, "logprobs": 5})
