@@ -30,6 +30,7 @@ from sparkle.producers.gateway.response_answer import ResponseObject
 from sparkle.producers.gateway.response_events import ResponseAnswer
 from sparkle.producers.gateway.response_request import ResponseRequest, response_order
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.producers.gateway.trace import traceparent
 from sparkle.producers.handle import Handle
 from sparkle.schemas.answer import Channel, Chunk, Result
 from sparkle.schemas.message import Part
@@ -44,6 +45,14 @@ class Asking:
 
     orders: tuple[Order, ...]
     form: AnswerForm
+
+    def traced(self, traceparent: str | None) -> Asking:
+        """The same as part of the caller's trace."""
+        if traceparent is None:
+            return self
+        changes = {"traceparent": traceparent}
+        orders = (replace(order, job=order.job.model_copy(update=changes)) for order in self.orders)
+        return replace(self, orders=tuple(orders))
 
     def for_later(self) -> Asking:
         """The same in the last class: what nobody sits and waits for."""
@@ -138,6 +147,7 @@ class Generating:
 
     async def _answer(self, call: Call, asking: Asking, *, stream: bool) -> ASGIApp:
         """The whole answer, or a stream whose first piece is there: what fails before has its own status."""
+        asking = asking.traced(traceparent(call.request))
         if not stream:
             with self._metrics.request_s.time():
                 fields = await unless_gone(call.request, self.whole(call.principal, asking))

@@ -9,6 +9,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
+from sparkle.queue.connection import Connection, Envelope
+from sparkle.schemas import subjects
+from sparkle.schemas.codec import decode
+from sparkle.schemas.job import Job
+from tests.conftest import Eventually
 from tests.engine_stand_in import text_of
 from tests.gateway_at_work import GatewayAtWork
 
@@ -137,6 +142,26 @@ async def test_texts_and_tokens_can_be_gone_on_from(client: AsyncOpenAI) -> None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2 * 2 + 2 * 1, 12)
     tokens = await client.completions.create(model="stand-in", prompt=[1, 2, 3], max_tokens=2)
     assert tokens.choices[0].text == written(tokens.id, 0, 2)
+
+
+@pytest.mark.parametrize("trace", [f"00-{'4b' * 16}-{'00f0' * 4}-01", None, "a word of the sender's own"])
+async def test_jobs_carry_the_trace_of_their_request(
+    client: AsyncOpenAI, connection: Connection, eventually: Eventually, trace: str | None
+) -> None:
+    carried: list[tuple[str | None, str | None]] = []
+
+    async def note(job: Envelope) -> None:
+        carried.append((job.headers.get("traceparent"), decode(job.payload, Job).traceparent))
+
+    heard = await connection.subscribe(subjects.all_jobs(), note)
+    # the server has heard of it
+    assert await connection.echo(5.0)
+    headers = {} if trace is None else {"traceparent": trace}
+    await client.completions.create(model="stand-in", prompt="x", max_tokens=1, n=2, extra_headers=headers)
+    await eventually(lambda: len(carried) == 2)
+    await heard.stop()
+    told = trace if trace is not None and trace.startswith("00-") else None
+    assert carried == [(told, told)] * 2
 
 
 async def test_a_completion_streams(client: AsyncOpenAI) -> None:
