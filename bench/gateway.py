@@ -1,4 +1,4 @@
-"""What the HTTP gateway adds to the queue, how many streams it keeps up, whether its memory grows.
+"""What the HTTP gateway adds to the queue, with keys and without, the streams it keeps up, whether it grows.
 
 nats-server, gateway and a worker without a model are processes of their own; this one is the clients.
 Run from the repository's root: python -m bench.gateway
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import random
 import statistics
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
@@ -20,14 +22,20 @@ from bench.http_client import HttpClient, Streamed
 from bench.paced_worker import REGION
 from bench.record import record
 from sparkle.producers.client import Client
+from sparkle.producers.metering.tenant import Tenant
+from sparkle.producers.metering.tenant_book import TenantBook
 from sparkle.producers.settings import ClientSettings
-from sparkle.queue import topology
+from sparkle.queue import topology, usage_streams
 from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.key_values import KeyValues
 from sparkle.queue.local import LocalServer
 from sparkle.queue.topology import TopologySettings
+from sparkle.queue.usage_streams import BUCKET, UsageSettings
 from sparkle.schemas.job import Job
 
 PROMPT = "word " * 400
+QUEUE, GATEWAYS = "queue", ("gateway_added", "gateway_keyed_added")
+"""Ways to the worker; of gateways the one without keys and the one with them."""
 P50_LIMIT_MS, P99_LIMIT_MS = 3.0, 10.0
 STREAMS, TOKENS_PER_S, STREAM_S = 200, 50, 20
 BEHIND_S = 1.0
@@ -35,16 +43,18 @@ BEHIND_S = 1.0
 
 GROWTH_LIMIT_MB = 20.0
 AT_ONCE = 16
+PLENTY_TOKENS = 10**12
 START_S, LOOK_S = 60.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What answers."""
+    """What answers: a gateway and its queue."""
 
     nats: str
     url: str
     gateway: psutil.Process
+    key: str | None
 
 
 @contextlib.asynccontextmanager
@@ -61,26 +71,51 @@ async def process(*command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
 
 
 @contextlib.asynccontextmanager
-async def service(pace_ms: float) -> AsyncGenerator[Service]:
-    """A queue, a worker of this pace and a gateway."""
+async def worker(pace_ms: float, *, metered: bool = False) -> AsyncGenerator[LocalServer]:
+    """A queue with a worker of this pace."""
     async with LocalServer() as server:
         connection = await Connection.open(ConnectionSettings(url=server.url, name="bench"))
         await topology.apply(connection, TopologySettings(regions=REGION))
         await connection.close()
-        worker = ("bench.paced_worker", "--nats", server.url, "--pace-ms", str(pace_ms))
-        gateway = ("sparkle.cli", "gateway", "--no-keys", "--port", "0", "--nats", server.url)
-        async with process(*worker), process(*gateway) as running:
-            assert running.stdout is not None
-            url = (await running.stdout.readline()).decode().split()[-1]
-            async with asyncio.timeout(START_S):
-                await answering(url)
-            yield Service(server.url, url, psutil.Process(running.pid))
+        command = ("bench.paced_worker", "--nats", server.url, "--pace-ms", str(pace_ms))
+        async with process(*command, *(["--metered"] if metered else [])):
+            yield server
 
 
-async def answering(url: str) -> None:
+@contextlib.asynccontextmanager
+async def gateway(server: LocalServer, key: str | None = None) -> AsyncGenerator[Service]:
+    """A gateway that answers: with a key, to that one alone."""
+    guard = ["--no-keys"] if key is None else ["--meter-nats", server.meter_url]
+    command = ("sparkle.cli", "gateway", "--port", "0", "--region", REGION, "--nats", server.url)
+    async with process(*command, *guard) as running:
+        assert running.stdout is not None
+        url = (await running.stdout.readline()).decode().split()[-1]
+        async with asyncio.timeout(START_S):
+            await answering(url, key)
+        yield Service(server.url, url, psutil.Process(running.pid), key)
+
+
+@contextlib.asynccontextmanager
+async def service(pace_ms: float) -> AsyncGenerator[Service]:
+    """A queue, a worker of this pace and a gateway without keys."""
+    async with worker(pace_ms) as server, gateway(server) as there:
+        yield there
+
+
+async def new_key(server: LocalServer) -> str:
+    """Of the server's one tenant, which can ask for as much as it likes."""
+    meter = await Connection.open(ConnectionSettings(url=server.meter_url, name="bench"))
+    await usage_streams.declare(meter, UsageSettings())
+    tenant = Tenant(name="acme", region=REGION, allowance_tokens=PLENTY_TOKENS)
+    key = await TenantBook(KeyValues(meter, BUCKET)).add(tenant, now_ms=0)
+    await meter.close()
+    return key
+
+
+async def answering(url: str, key: str | None) -> None:
     """Until the gateway answers: it knows the worker from that one's next sign of life on."""
     while True:
-        client = await HttpClient.open(url)
+        client = await HttpClient.open(url, key)
         try:
             await client.whole("x", 1)
         except RuntimeError:
@@ -91,35 +126,47 @@ async def answering(url: str) -> None:
             client.close()
 
 
-async def first_tokens(rounds: int, requests: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Milliseconds to the first token, by round: by way of the gateway, and straight from the queue."""
+async def by_gateway(http: HttpClient) -> float:
+    """Milliseconds to the first token."""
+    began_s = asyncio.get_running_loop().time()
+    return ((await http.stream(PROMPT, 3)).first_s - began_s) * 1000
+
+
+async def by_queue(client: Client) -> float:
+    """The same straight from the queue."""
     loop = asyncio.get_running_loop()
-    async with service(pace_ms=1.0) as there:
-        http = await HttpClient.open(there.url)
-        client = await Client.open(ClientSettings(nats=there.nats, region=REGION))
+    began_s = loop.time()
+    handle = await client.submit(Job(prompt=PROMPT, max_tokens=3))
+    await anext(handle)
+    first_ms = (loop.time() - began_s) * 1000
+    await handle.result()
+    return first_ms
 
-        async def by_gateway() -> float:
-            began_s = loop.time()
-            return ((await http.stream(PROMPT, 3)).first_s - began_s) * 1000
 
-        async def by_queue() -> float:
-            began_s = loop.time()
-            handle = await client.submit(Job(prompt=PROMPT, max_tokens=3))
-            await anext(handle)
-            first_ms = (loop.time() - began_s) * 1000
-            await handle.result()
-            return first_ms
-
-        gateway: list[list[float]] = []
-        queue: list[list[float]] = []
-        for _ in range(1 + rounds):
-            # one after the other, so that both meet the same machine
-            pairs = [(await by_gateway(), await by_queue()) for _ in range(requests)]
-            gateway.append([pair[0] for pair in pairs])
-            queue.append([pair[1] for pair in pairs])
-        http.close()
-        await client.close()
-    return gateway[1:], queue[1:]
+async def first_tokens(rounds: int, requests: int) -> dict[str, list[list[float]]]:
+    """Milliseconds to the first token by round, of each way: QUEUE alone and both GATEWAYS."""
+    async with worker(pace_ms=1.0, metered=True) as server:
+        key = await new_key(server)
+        async with gateway(server) as without, gateway(server, key) as keyed:
+            client = await Client.open(ClientSettings(nats=server.url, region=REGION))
+            clients = [await HttpClient.open(there.url, there.key) for there in (without, keyed)]
+            ways: dict[str, Callable[[], Awaitable[float]]] = {
+                QUEUE: partial(by_queue, client),
+                **{name: partial(by_gateway, http) for name, http in zip(GATEWAYS, clients, strict=True)},
+            }
+            shuffled = random.Random(0)
+            took: dict[str, list[list[float]]] = {name: [] for name in ways}
+            for _ in range(1 + rounds):
+                for taken in took.values():
+                    taken.append([])
+                # by turns, so that all meet the same machine, and each of them every other one's traces
+                for _ in range(requests):
+                    for name in shuffled.sample([*ways], len(ways)):
+                        took[name][-1].append(await ways[name]())
+            for http in clients:
+                http.close()
+            await client.close()
+    return {name: taken[1:] for name, taken in took.items()}
 
 
 async def streams_kept_up(streams: int) -> tuple[int, float, float]:
@@ -165,8 +212,14 @@ async def memory_growth(requests: int) -> tuple[float, float]:
 
 
 async def measure_added(arguments: argparse.Namespace) -> list[str]:
-    """Print and record what it adds; what is over its limit."""
-    gateway, queue = await first_tokens(arguments.rounds, arguments.requests)
+    """Print and record what it adds, without keys and with them; what is over its limit."""
+    took = await first_tokens(arguments.rounds, arguments.requests)
+    return [
+        line for way in GATEWAYS for line in _added(way, took[way], took[QUEUE], record_it=arguments.record)
+    ]
+
+
+def _added(way: str, gateway: list[list[float]], queue: list[list[float]], *, record_it: bool) -> list[str]:
     over: list[str] = []
     for share, limit in ((50, P50_LIMIT_MS), (99, P99_LIMIT_MS)):
         by_round = [
@@ -174,14 +227,16 @@ async def measure_added(arguments: argparse.Namespace) -> list[str]:
             for ours, alone in zip(gateway, queue, strict=True)
         ]
         # of all rounds together: the slowest hundredth of one round is two requests
-        http, bus = (_percentile([one for each in way for one in each], share) for way in (gateway, queue))
+        http, bus = (
+            _percentile([one for each in one_way for one in each], share) for one_way in (gateway, queue)
+        )
         added, spread = http - bus, (min(by_round), max(by_round))
         beside = f"{spread[0]:.2f} to {spread[1]:.2f} by round; the queue alone {bus:.2f}"
-        print(f"adds at p{share}: {added:.2f} ms, {beside}")
-        if arguments.record:
-            record(f"gateway_added_ms_p{share}", added, "ms", 0.0, spread, file="gateway")
+        print(f"{way} at p{share}: {added:.2f} ms, {beside}")
+        if record_it:
+            record(f"{way}_ms_p{share}", added, "ms", 0.0, spread, file="gateway")
         if added > limit:
-            over.append(f"p{share} {added:.2f} ms, not {limit}")
+            over.append(f"{way} at p{share} {added:.2f} ms, not {limit}")
     return over
 
 

@@ -24,15 +24,18 @@ class Streamed:
 class HttpClient:
     """One connection that is kept open."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str | None = None
+    ) -> None:
+        self._key_line = "" if key is None else f"authorization: Bearer {key}\r\n"
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """Connect to the gateway at `http://host:port/…`."""
+    async def open(cls, url: str, key: str | None = None) -> Self:
+        """Connect to the gateway at `http://host:port/…`, with a tenant's key."""
         where = urlsplit(url)
-        return cls(*await asyncio.open_connection(where.hostname, where.port))
+        return cls(*await asyncio.open_connection(where.hostname, where.port), key)
 
     def close(self) -> None:
         """End the connection."""
@@ -66,7 +69,7 @@ class HttpClient:
 
     async def _send(self, fields: dict[str, object]) -> None:
         body = json.dumps(fields).encode()
-        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\n{self._key_line}content-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         await self._writer.drain()
 

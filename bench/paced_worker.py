@@ -1,13 +1,15 @@
 """A worker that writes tokens at a set pace, for as little of a core as can be. Run as a program.
 
 It takes jobs and answers by way of the real queue, as workers do, but builds its chunks without the checks of
-the contract: what is measured is who reads them. A job's `max_tokens` are written `pace_ms` apart.
+the contract: what is measured is who reads them. A job's `max_tokens` are written `pace_ms` apart. A metered
+one stores a usage record in front of each end.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from dataclasses import dataclass
 
 from sparkle.queue.connection import Connection, ConnectionSettings
@@ -16,12 +18,14 @@ from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
 from sparkle.queue.puller import Puller
 from sparkle.queue.replies import ReplyStream
+from sparkle.queue.usage import store_usage
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import FinishReason, Result, Usage
 from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.message import VERSION
 from sparkle.schemas.packing import pack, unpack
 from sparkle.schemas.subjects import JobAddress
+from sparkle.workers.ending import usage_record
 
 REGION, WORKER, MODEL = "local", "paced", "paced"
 SLOTS = 512
@@ -42,7 +46,8 @@ class Writing:
 class PacedWorker:
     """Answers of one pace."""
 
-    def __init__(self, connection: Connection, pace_ms: float) -> None:
+    def __init__(self, connection: Connection, pace_ms: float, *, metered: bool) -> None:
+        self._metered = metered
         self._connection = connection
         self._pace_s = pace_ms / 1000
         self._replies = ReplyStream(connection, WORKER)
@@ -74,13 +79,22 @@ class PacedWorker:
         writing = Writing(lease.address, max_tokens, loop.time(), loop.create_future())
         async with lease.hold():
             if self._pace_s:
+                # the first one at once: it would wait for the loop's next turn, and hide what came before it
+                await self._write(writing)
                 self._writing[writing.address.job] = writing
                 await writing.ended
             else:
                 while writing.written < max_tokens:
                     await self._write(writing)
-            await self._replies.store_end(str(writing.address.tenant), _result(writing))
+            await self._end(writing)
             await lease.ack()
+
+    async def _end(self, writing: Writing) -> None:
+        end, address = _result(writing), writing.address
+        if self._metered:
+            record = usage_record(end, end.usage, address, worker=WORKER, unix_s=time.time())
+            await store_usage(self._connection, record)
+        await self._replies.store_end(address.tenant, end)
 
     async def _write_all(self) -> None:
         """Whatever is due of every answer: one loop for all costs less than one each."""
@@ -144,9 +158,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nats", required=True)
     parser.add_argument("--pace-ms", type=float, required=True)
+    parser.add_argument("--metered", action="store_true")
     arguments = parser.parse_args()
     connection = await Connection.open(ConnectionSettings(url=arguments.nats, name=WORKER))
-    await PacedWorker(connection, arguments.pace_ms).run()
+    await PacedWorker(connection, arguments.pace_ms, metered=arguments.metered).run()
 
 
 if __name__ == "__main__":
