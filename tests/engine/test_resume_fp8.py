@@ -8,7 +8,7 @@ import torch
 from sparkle.engine.frames import Accepted
 from sparkle.engine.settings import OWN_HEAD, EngineSettings
 from sparkle.model.shapes import bundled_draft_model
-from sparkle.schemas.job import Sampling
+from sparkle.schemas.job import Job, Sampling
 from tests.engine.bundle import Answer
 from tests.engine.loaded import load
 from tests.engine.test_fp8_answers import ANSWER_TOKENS, CLEAR, jobs
@@ -33,7 +33,7 @@ def check(draft_model: str, device: torch.device, *, num_jobs: int, num_cuts: in
     )
     built, _ = load(settings, device)
     asked = [jobs(Tiny.load())[number] for number in CLEAR]
-    asked.insert(0, asked[0].evolve(sampling=PENALISED))
+    asked.insert(0, asked[0].evolve(id=Job(prompt="a").id, sampling=PENALISED))
     for job in asked[:num_jobs]:
         (whole,) = built.run(job)
         assert len(whole.tokens) == ANSWER_TOKENS
