@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_PLACE_HEADER = "Nats-Sequence"
+"""On all that the server reads out of a stream or sends on from one, and on no word of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,11 @@ class Envelope:
 
     @property
     def status(self) -> str:
-        """The three digits of a message that the server itself wrote, else empty."""
-        return self.headers.get("Status", "")
+        """The three digits of a message that the server itself wrote, else empty.
+
+        What was stored somebody wrote, with its headers, whatever they say.
+        """
+        return "" if _PLACE_HEADER in self.headers else self.headers.get("Status", "")
 
     @property
     def reason(self) -> str:

@@ -14,8 +14,10 @@ import pytest
 from sparkle.errors import FailureCode
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
+from sparkle.schemas import subjects
 from sparkle.schemas.answer import Failure
 from sparkle.schemas.codec import encode
+from sparkle.schemas.control import Cancel
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
@@ -90,6 +92,23 @@ async def test_a_job_with_any_headers_is_answered_once(
         for job, headers in zip(jobs, STRANGE_HEADERS, strict=True):
             await send(nats_server, SUBJECT + job.id.encode(), encode(job), headers)
         assert [(await watch.result()).attempt for watch in watched] == [1] * len(jobs)
+        await producer.until_empty()
+
+
+@pytest.mark.parametrize("status", ["503", "404", "408", "409", "100"])
+async def test_a_tombstone_that_looks_like_the_servers_word_is_read_all_the_same(
+    status: str, connection: Connection, nats_server: LocalServer
+) -> None:
+    producer = Producer(connection)
+    job = make_job()
+    watched = await producer.watch(job)
+    headers = {"Status": status, "Description": "No Responders"}
+    await connection.publish_stored(
+        subjects.cancel(TENANT, job.id), encode(Cancel(job=job.id)), headers=headers
+    )
+    await producer.publisher.publish(job, PriorityClass.P0, publication=1)
+    async with at_work(nats_server.url):
+        assert (await watched.failure()).code is FailureCode.CANCELLED
         await producer.until_empty()
 
 
