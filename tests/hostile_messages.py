@@ -13,8 +13,9 @@ from sparkle.schemas.message import VERSION
 Map = dict[Any, Any]
 """A message's fields: hostile keys are not always text."""
 
-CANARY = "canary-51c9"
-"""Stands for content: it is in every text and key made here, and must come out nowhere."""
+CANARY = "Canary 51c9"
+"""Stands for content: it is in every text and key made here, and must come out nowhere. It is no name: those
+of workers and conversations are told."""
 
 _LIST: list[Any] = []
 _MAP: Map = {}

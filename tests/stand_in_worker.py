@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from sparkle.errors import SparkleError
+from sparkle.queue.key_ring import EncryptionSettings
 from sparkle.quiet.process import keep_content_in
 from sparkle.workers.assembly import run_worker
 from sparkle.workers.lifecycle import LifeCycle, exit_code
@@ -24,6 +26,7 @@ async def main() -> None:
     parser.add_argument("--drain-s", type=float, default=60.0)
     parser.add_argument("--pass-limit-s", type=float, default=60.0)
     parser.add_argument("--follow-up-wait-ms", type=float, default=200.0)
+    parser.add_argument("--keys-file", type=Path)
     arguments = parser.parse_args()
     life = LifeCycle()
     life.watch_signals(asyncio.get_running_loop())
@@ -34,6 +37,7 @@ async def main() -> None:
         drain_s=arguments.drain_s,
         pass_limit_s=arguments.pass_limit_s,
         follow_up_wait_ms=arguments.follow_up_wait_ms,
+        encryption=EncryptionSettings(keys_file=arguments.keys_file),
     )
     await run_worker(settings, StandInEngine(slots=arguments.slots), life)
 

@@ -15,7 +15,7 @@ from sparkle.errors import SparkleError
 from sparkle.producers.answer_order import AnswerOrder
 from sparkle.queue.answers import AnswerFeed
 from sparkle.queue.connection import Connection
-from sparkle.queue.envelope import Envelope
+from sparkle.queue.envelope import Envelope, Seal
 from sparkle.queue.outgoing import JobPublisher
 from sparkle.queue.status import ClassStatus, read_classes
 from sparkle.schemas import subjects
@@ -111,21 +111,25 @@ class Producer:
         self.publisher = JobPublisher(connection)
         self.feed = AnswerFeed(connection)
 
-    async def watch(self, job: Job) -> Watched:
-        """Hear of a job without submitting it."""
+    async def watch(self, job: Job, key: Seal | None = None) -> Watched:
+        """Hear of a job without submitting it, sealed where there is a key."""
         watched = Watched(job)
 
         def take_end(end: Result | Failure) -> None:
             watched.ends.append(end)
             watched.ended.set()
 
-        await self.feed.open(job.tenant or TENANT, job.id, watched.take, take_end, answered=watched.answered)
+        await self.feed.open(
+            job.tenant or TENANT, job.id, watched.take, take_end, key, answered=watched.answered
+        )
         return watched
 
-    async def submit(self, job: Job, priority: PriorityClass = PriorityClass.P0) -> Watched:
-        """Submit a job and hear of it."""
-        watched = await self.watch(job)
-        await self.publisher.publish(job, priority, publication=1)
+    async def submit(
+        self, job: Job, priority: PriorityClass = PriorityClass.P0, *, key: Seal | None = None
+    ) -> Watched:
+        """Submit a job and hear of it, both sealed where there is a key."""
+        watched = await self.watch(job, key)
+        await self.publisher.publish(job, priority, publication=1, key=key)
         return watched
 
     async def submit_bytes(self, job: Job, payload: bytes) -> Watched:
