@@ -65,6 +65,9 @@ def fp8_few_rows_kernel(
     SLOTS: constexpr,
     PDL: constexpr,
 ) -> None:
+    if PDL:
+        # what stands behind is no product: its few programs lie beside these and wait for their end
+        tl.extra.cuda.gdc_launch_dependents()
     mma: constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BM, 32])
     i_n, i_split, i_m = gl.program_id(0) * TILES * 128, gl.program_id(1), gl.program_id(2) * BM
     run = (i_n, 128, i_split * GROUPS // SPLIT, (i_split + 1) * GROUPS // SPLIT)
@@ -77,6 +80,3 @@ def fp8_few_rows_kernel(
         o_n = i_n + i_tile * 128 + gl.arange(0, 128, gl.SliceLayout(1, mma))[:, None]
         p_y = p_out + (i_split * rows + o_m) * columns + o_n
         gl.store(p_y, sums[i_tile].to(p_out.dtype.element_ty), mask=(o_n < columns) & (o_m < rows))
-    if PDL:
-        # at the end: waiting programs that start early would take the place of working ones
-        tl.extra.cuda.gdc_launch_dependents()

@@ -14,11 +14,21 @@ from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
 def start_next_then_wait() -> None:
     """For ops on rows, which leave most of the chip idle: the product behind them may start at once.
 
-    It then fetches weights while the rows are computed. A product itself lets the next kernel start only at
+    It then fetches weights while the rows are computed. A product in front of another lets that start only at
     its end: waiting programs would take the place of working ones.
     """
     tl.extra.cuda.gdc_launch_dependents()
     tl.extra.cuda.gdc_wait()
+
+
+@jit()
+def wait_then_start_next() -> None:
+    """For few programs between two products, which themselves start as soon as the one in front does.
+
+    They lie beside its programs, ready for its end; the product behind it takes no place until then.
+    """
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
 
 
 @jit()

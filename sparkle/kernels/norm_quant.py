@@ -17,7 +17,7 @@ from sparkle.kernels.checks import (
     require_shape,
 )
 from sparkle.kernels.jit import Block, Pointer, constexpr, jit, tl
-from sparkle.kernels.launch_order import start_next_then_wait
+from sparkle.kernels.launch_order import start_next_then_wait, wait_then_start_next
 from sparkle.kernels.quantise import (
     GROUP,
     Fp8Rows,
@@ -240,7 +240,7 @@ def add_rms_norm_kernel(
     # the weight is nobody's output: it may be read before the kernel in front has ended
     b_weight = tl.load(p_weight + o_column, mask=o_column < COLUMNS, other=0.0)
     if PDL:
-        start_next_then_wait()
+        wait_then_start_next()
     # a kernel knows no lists and no starred tuples
     tiles: Block = ()
     b_squares = tl.zeros((GROUPS, 128), tl.float32)

@@ -11,8 +11,17 @@ import ctypes
 
 from sparkle.kernels.jit import knobs
 
-SIDE_BY_SIDE = ("narrow_linear_kernel", "gdn_inputs_kernel", "gdn_window_kernel", "gdn_step_kernel")
-"""What is launched early in Gated DeltaNet's step. All kernels alike would make passes of one row slower."""
+SIDE_BY_SIDE = (
+    "narrow_linear_kernel",
+    "gdn_inputs_kernel",
+    "gdn_window_kernel",
+    "gdn_step_kernel",
+    "add_rms_norm_kernel",
+)
+"""What is launched early: Gated DeltaNet's step, and norms beside the product in front of them.
+
+All kernels alike would make passes of one row slower.
+"""
 PREFERRED_CARVEOUT = 9
 """The driver's number for this property of a function, whose value is a percentage."""
 

@@ -62,6 +62,8 @@ def test_every_measured_setting_compiles_to_tensor_core_code(shape: tuple[int, i
     assert sum(place > wait for place in copies) == chosen.row_stages + chosen.tiles + 1
     loads = [match.start() for match in re.finditer(r"ld\.global", compiled.ptx)]
     assert loads[0] < wait < loads[-1]
+    # the op on rows behind it lies beside it from its start
+    assert compiled.ptx.index("griddepcontrol.launch_dependents") < min(copies[0], loads[0])
 
 
 @pytest.mark.parametrize(

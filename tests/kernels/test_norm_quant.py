@@ -187,6 +187,8 @@ def test_norm_kernel_compiles_without_spills(
     assert compiled.stack_bytes == 0
     # every load is of 16 bytes, with many threads too
     assert compiled.ptx.count("ld.global.v4") == compiled.ptx.count("ld.global") > 0
+    # the product behind it takes no place while the one in front still runs
+    assert compiled.ptx.index("griddepcontrol.wait") < compiled.ptx.index("griddepcontrol.launch_dependents")
 
 
 @pytest.mark.parametrize("heads", [norm_quant.FEW_ROWS_HEADS, norm_quant.MANY_ROWS_HEADS])
