@@ -196,6 +196,7 @@ class JobRun:
         self.is_ending = True
         if end is None:
             log.info("job_already_ended", extra=self._ids())
+            await self._clear_record()
         else:
             if self._station.settings.metered:
                 # before the end: whoever gets the job again finds the end, and knows no more what it used
@@ -214,6 +215,12 @@ class JobRun:
         except QueueError as error:
             # it may come back; whoever gets it finds its end stored
             log.warning("job_ack_uncertain", extra={**self._ids(), "error": type(error).__name__})
+
+    async def _clear_record(self) -> None:
+        """Of an end that another attempt stored: it may have been cut short before it cleared its record."""
+        if self._lease.delivery.is_repeated:
+            await persist(self._station.records.stored, self.address.tenant, self.address.job)
+            await self._station.records.clear(self.address.tenant, self.address.job)
 
     async def _account(self, end: Result | Failure) -> None:
         """Count and log the end, and send its metering record if that is not stored already."""
@@ -252,7 +259,8 @@ class JobRun:
         if self._answering is not None:
             await self._answering.flush()
             strikes = self._answering.strikes if self._strikes is None else self._strikes
-            if strikes or self._had_strikes or self._answering.is_unheard:
+            # behind an end that may stand already nothing is to be kept
+            if not self.is_ending and (strikes or self._had_strikes or self._answering.is_unheard):
                 await self._station.records.store(self.address.tenant, self._answering.record(strikes))
         self._station.replies.leave(self.address.job)
         self._station.records.leave(self.address.tenant, self.address.job)

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 _CLASH_DELAY_S = 1.0
 _HAND_BACK_S = 5.0
+_END_S = 1.0
+"""Storing takes milliseconds; where the queue is away it would take for as long as that lasts."""
 
 
 class RunningJobs:
@@ -111,9 +113,17 @@ class RunningJobs:
         await _until_given_back([task for _, task in leaving])
 
     async def hand_back(self) -> None:
-        """Give all running jobs back to the queue, at once."""
+        """Give all running jobs back to the queue, at once; one whose end is being stored has time for that.
+
+        Cut short it would be given back as well, and end without a usage record.
+        """
+        ending = [task for run, task in self._runs.values() if run.is_ending]
         tasks = [task for _, task in self._runs.values()]
-        for task in tasks:
+        for task in {*tasks} - {*ending}:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending, timeout=_END_S)
+        for task in ending:
             task.cancel()
         await _until_given_back(tasks)
 
