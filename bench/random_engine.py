@@ -85,6 +85,10 @@ class GivenDrafts:
         }
         return replace(result, guessed=guessed)
 
+    def forget(self) -> None:
+        """See PassRunner."""
+        self._runner.forget()
+
 
 def told(drawn: list[int], draft_tokens: int) -> tuple[int, ...]:
     """A draft of which all of `drawn` but its last token was right."""

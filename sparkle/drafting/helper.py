@@ -33,7 +33,8 @@ class Helper(Protocol[Check, Pass]):
         """Views of all that is kept of the slot's sequence, besides its pages.
 
         Zeroed they are those of a sequence with no tokens, as is due before each new one on the slot; a copy
-        of them belongs to a checkpoint of the sequence, which then goes on with as good a draft.
+        of them belongs to a checkpoint of the sequence, which then goes on with as good a draft. The slot
+        behind the last one takes the rows that nobody keeps.
         """
         ...
 

@@ -33,6 +33,10 @@ from sparkle.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+FORGET_AFTER_S = 1.0
+"""Without a pass: what passes left is overwritten then, and the first of a conversation's next ones, which
+often come sooner, does not wait for it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
@@ -70,6 +74,10 @@ class PassRunner(Protocol):
         """Read every span's tokens and draw where the plan says so; `states` has those that draw."""
         ...
 
+    def forget(self) -> None:
+        """Overwrite what passes left besides slots and pages: inputs, results, masks. No pass is running."""
+        ...
+
 
 class Engine:
     """Owns the scheduler, the runner, the drafts and the text of every answer. Not for several threads."""
@@ -102,6 +110,8 @@ class Engine:
         self._states: dict[str, DrawState] = {}
         # of jobs that go on: what was written before, to be told with the next step
         self._replayed: dict[str, list[Frame]] = {}
+        # when what passes left is to be overwritten, if no request comes
+        self._forget_s = math.inf
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +120,8 @@ class Engine:
 
     def idle_s(self) -> float:
         """Seconds until `step` has anything to do, if nothing comes: infinite where nothing is kept."""
-        return 0.0 if self._replayed else max(0.0, self._scheduler.next_pass_s - self._clock())
+        next_s = min(self._scheduler.next_pass_s, self._forget_s)
+        return 0.0 if self._replayed else max(0.0, next_s - self._clock())
 
     def submit(
         self, job: Job, prompt: Sequence[int], answered: Sequence[int] = (), shape: Shape | None = None
@@ -167,6 +178,9 @@ class Engine:
         frames = [frame for told in self._replayed.values() for frame in told]
         self._replayed.clear()
         frames += self._end_late(now_s)
+        if now_s >= self._forget_s and not self._scheduler.has_work:
+            self._runner.forget()
+            self._forget_s = math.inf
         if not self.has_work:
             return frames
         plan = self._scheduler.schedule(now_s, self._drafts.choose)
@@ -175,7 +189,10 @@ class Engine:
                 self._answers[span.request].cached(span.start)
         started_s = self._clock()
         result = self._runner.run(plan, self._states)
-        took_s = self._clock() - started_s
+        ended_s = self._clock()
+        took_s = ended_s - started_s
+        if plan.spans:
+            self._forget_s = ended_s + FORGET_AFTER_S
         self._full_passes.passed(plan, took_s)
         for job_id, sources in self._drafts.sources(plan).items():
             self._answers[job_id].drafted(sources)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparkle.engine.buckets import Bucket
 from sparkle.engine.draw_state import DrawState
+from sparkle.engine.left_over import wipe_left_over
 from sparkle.engine.plan import PassPlan, PassResult, Span, joined
 from sparkle.engine.prompt_pass import PromptPass, Reader
 from sparkle.engine.rows import Rows, following_rows, rows_of, wanted_rows
@@ -85,6 +86,7 @@ class GpuRunner:
             buckets=buckets,
             pool=pool,
         )
+        self._pool = pool
         self._prompt_passes = [
             PromptPass(model, cache, rows, max_pages, helper=helper, pool=pool, warm=place > 0)
             for place, rows in enumerate(sorted(prompt_rows, reverse=True))
@@ -107,6 +109,17 @@ class GpuRunner:
         self._upkeep.after(plan)
         # of one graph in the plan's order nothing is to be put in order
         return results[0] if groups == [list(plan.spans)] else joined(plan.spans, *results)
+
+    @torch.inference_mode()
+    def forget(self) -> None:
+        """See PassRunner; on a GPU every memory that no tensor holds is zeroed too."""
+        self._short.forget()
+        for one in self._prompt_passes:
+            one.forget()
+        self._sampler.forget()
+        self._upkeep.forget()
+        if self.device.type == "cuda":
+            wipe_left_over(self._pool)
 
     def _read(self, spans: Sequence[Span], states: Mapping[str, DrawState]) -> PassResult:
         """Chunks of prompts, none with a draft."""

@@ -120,3 +120,8 @@ class PromptPass:
     def replay(self) -> None:
         """Run the pass over what was filled in."""
         self._recorded.replay()
+
+    def forget(self) -> None:
+        """Overwrite what was filled in, and let go of what was computed."""
+        self._pack.wipe()
+        self._recorded.forget()

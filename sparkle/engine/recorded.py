@@ -40,6 +40,11 @@ class Recorded(Generic[R]):
         else:
             self._result = self._compute()
 
+    def forget(self) -> None:
+        """Let go of the last result; what a graph computed is in its pool, to be wiped there."""
+        if self._graph is None:
+            self._result = None
+
     def _run_aside(self) -> None:
         # libraries make their handles now, which they cannot while recording
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types for its streams

@@ -73,6 +73,12 @@ class Runner:
         self._upkeep.after(plan)
         return result
 
+    @torch.inference_mode()
+    def forget(self) -> None:
+        """See PassRunner; what a pass computes is given back with it."""
+        self._sampler.forget()
+        self._upkeep.forget()
+
     def _pass(self, plan: PassPlan, states: Mapping[str, DrawState]) -> PassResult:
         guessed = dict(self._guess([span for span in plan.spans if span.guesses], states))
         spans = [

@@ -56,6 +56,11 @@ class Sampler:
             return None
         return self._shape_masks.fill(states, drafts or [()] * len(states))
 
+    def forget(self) -> None:
+        """Overwrite the masks, which tell what was written."""
+        if self._shape_masks is not None:
+            self._shape_masks.forget()
+
     def draw(
         self,
         logits: Tensor,

@@ -103,6 +103,11 @@ class ShapeMasks:
         self._filler.fill(wanted, self._view)
         return self._brought(used, rows)
 
+    def forget(self) -> None:
+        """Overwrite every mask on both sides but that of answers which have not begun."""
+        self._host[1:].zero_()
+        self._on_device[1:].zero_()
+
     def _brought(self, used: int, rows: Sequence[int]) -> RowMasks:
         if self._aside is not None:
             # beside what the device is computing, which has no use for them yet

@@ -142,6 +142,11 @@ class ShortSpans:
             _follow_again(chosen, following_rows(spans, drawn), kept)
         return dataclasses.replace(result, guessed=guessed)
 
+    def forget(self) -> None:
+        """Overwrite what the graphs were given, and let go of what they computed."""
+        for one in self._passes.values():
+            one.forget()
+
     def times_ms(self, upkeep: SlotUpkeep) -> dict[Bucket, float]:
         """What a pass of each bucket takes, with full drafts behind no context: they add as much behind any.
 

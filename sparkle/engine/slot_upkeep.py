@@ -68,6 +68,11 @@ class SlotUpkeep:
         if pages:
             self._cache.zero_pages(pages)
 
+    def forget(self) -> None:
+        """Zero what the draft model holds for nobody."""
+        for part in self._drafting(self._cache.num_slots):
+            part.zero_()
+
     def _copy_slots(self, pairs: Iterable[tuple[int, int]]) -> None:
         for source, target in pairs:
             self._cache.copy_slot(source, target)

@@ -50,6 +50,10 @@ class Pack:
             numbers.frombytes(array("d", _side_by_side(floats, self._float_padded)).tobytes())
         self._whole.copy_(_host(numbers, torch.int64, self._whole.device), non_blocking=True)
 
+    def wipe(self) -> None:
+        """Zero every part: what was filled in is gone, and `fill` is due before the next use."""
+        self._whole.zero_()
+
 
 def pack(values: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     """Each of `values` as an int64 tensor on `device`, by one copy."""

@@ -200,6 +200,11 @@ class VerifyPass:
         numbers = self._told.read(told)
         return Checked(tokens=numbers[:rows], token_ids=numbers[rows : 2 * rows], counts=numbers[2 * rows :])
 
+    def forget(self) -> None:
+        """Overwrite what was filled in, and let go of what was computed."""
+        self._numbers.wipe()
+        self._recorded.forget()
+
     def read_guesses(self) -> list[int]:
         """The rows' own tokens, the last replay's guesses filled in; does not wait for their check."""
         return self._guessed.read(self._recorded.result.token_ids)

@@ -79,6 +79,9 @@ class Recording:
             self.asked.append(Asked(request, *settings[request], guessed))
         return result
 
+    def forget(self) -> None:
+        self.runner.forget()
+
 
 class MtpBeside:
     """The decoder with a draft head of its own."""

@@ -30,9 +30,9 @@ class HistoryHelper:
         self._model = model
         self._vocab_size = vocab_size
         self._right = right
-        self._tokens = torch.zeros(num_slots, MOST_TOKENS, dtype=torch.int64)
-        self._behind = torch.zeros(num_slots, MOST_TOKENS, dtype=torch.int64)
-        self._lengths = torch.zeros(num_slots, 1, dtype=torch.int64)
+        self._tokens = torch.zeros(num_slots + 1, MOST_TOKENS, dtype=torch.int64)
+        self._behind = torch.zeros(num_slots + 1, MOST_TOKENS, dtype=torch.int64)
+        self._lengths = torch.zeros(num_slots + 1, 1, dtype=torch.int64)
 
     def slot_state(self, slot: int) -> Sequence[Tensor]:
         return self._tokens[slot], self._behind[slot], self._lengths[slot]

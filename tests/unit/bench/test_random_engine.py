@@ -79,6 +79,9 @@ class Drawing:
         ]
         return PassResult(drawn=tuple(drawn), guessed={"a": (1, 1, 1)})
 
+    def forget(self) -> None:
+        raise NotImplementedError
+
 
 def test_the_engine_learns_what_was_given() -> None:
     runner = GivenDrafts(Drawing({"a": [7, 8], "b": [3]}))
