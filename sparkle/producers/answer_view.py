@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Iterator
 from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from sparkle.schemas.answer import Channel, Chunk, Result, Usage
+from sparkle.producers.logprob_forms import token_name
+from sparkle.schemas.answer import Channel, Chunk, Result, Spelling, Usage
 
 # what a terminal would obey instead of show: the C0 codes save tab and newline, DEL, and the C1 codes
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
@@ -70,6 +73,8 @@ class TextView:
         for call in result.tool_calls:
             arguments = json.dumps(call.arguments, ensure_ascii=False)
             self._write(f"{call.name} {arguments}\n", Channel.ANSWER)
+        for line in logprob_lines(result):
+            self._err.write(line + "\n")
         self._err.write(usage_line(result) + "\n")
         self._err.flush()
 
@@ -104,6 +109,18 @@ class JsonLinesView:
     def _line(self, message: Chunk | Result) -> None:
         self._out.write(message.model_dump_json(exclude_none=True) + "\n")
         self._out.flush()
+
+
+def logprob_lines(result: Result) -> Iterator[str]:
+    """A line a token: how likely it was, and which were the likeliest there."""
+    for token, entry in zip(result.tokens, result.logprobs or (), strict=False):
+        likeliest = ", ".join(_chance(one.token, one, one.logprob) for one in entry.top)
+        yield _chance(token, entry, entry.logprob) + (f"  of  {likeliest}" if likeliest else "")
+
+
+def _chance(token: int, spelling: Spelling, logprob: float) -> str:
+    name = printable(json.dumps(token_name(token, spelling), ensure_ascii=False))
+    return f"{100 * math.exp(logprob):4.1f}% {name}"
 
 
 def usage_line(result: Result) -> str:

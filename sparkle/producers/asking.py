@@ -31,6 +31,7 @@ def chat_job(
     temperature: float | None = None,
     seed: int | None = None,
     thinking: str | None = None,
+    logprobs: int | None = None,
     deadline_s: float | None = None,
     schema: object = None,
     tools: object = None,
@@ -42,7 +43,7 @@ def chat_job(
         )
     turns = [{"role": "system", "content": system}] if system else []
     deadline_ms = None if deadline_s is None else int((time.time() + deadline_s) * 1000)
-    sampling = {"temperature": temperature, "seed": seed}
+    sampling = {"temperature": temperature, "seed": seed, "logprobs": logprobs}
     fields: dict[str, object] = {
         "messages": [*turns, {"role": "user", "content": question}],
         "max_tokens": max_tokens,

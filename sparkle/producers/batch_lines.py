@@ -17,6 +17,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
+from sparkle.producers.logprob_forms import chat_logprobs
 from sparkle.producers.openai_forms import (
     EFFORTS,
     job_shape,
@@ -46,7 +47,10 @@ SAMPLING_FIELDS = (
     "ignore_eos",
 )
 JOB_FIELDS = ("messages", "response_format", "tools", "tool_choice", "parallel_tool_calls", "thinking")
-OTHER_FIELDS = ("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream")
+OTHER_FIELDS = (
+    *("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream"),
+    *("logprobs", "top_logprobs"),
+)
 NOTES = ("model", "user", "metadata")
 """Fields that change no answer: one model is served, and the rest is for the sender."""
 
@@ -106,7 +110,12 @@ def answer_line(line: BatchLine, result: Result, *, created_s: int) -> dict[str,
         "created": created_s,
         "model": line.model,
         "choices": [
-            {"index": 0, "message": message, "logprobs": None, "finish_reason": str(result.finish_reason)}
+            {
+                "index": 0,
+                "message": message,
+                "logprobs": chat_logprobs(result.tokens, result.logprobs),
+                "finish_reason": str(result.finish_reason),
+            }
         ],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
@@ -193,9 +202,17 @@ def _job_field(name: str, value: object) -> object:
 
 
 def _sampling(body: Mapping[str, object]) -> dict[str, object]:
+    """The job's sampling. Raises InvalidMessage."""
     fields = {name: body[name] for name in SAMPLING_FIELDS if name in body}
     if isinstance(fields.get("stop"), str):
         fields["stop"] = [fields["stop"]]
+    logprobs = body.get("logprobs", False)
+    if not isinstance(logprobs, bool):
+        raise InvalidMessage("body.logprobs: must be true or false; top_logprobs says how many")
+    if "top_logprobs" in body and not logprobs:
+        raise InvalidMessage("body.top_logprobs: needs logprobs to be true")
+    if logprobs:
+        fields["logprobs"] = body.get("top_logprobs", 0)
     return fields
 
 

@@ -37,9 +37,11 @@ class CompletionLogprobs:
             return None
         offsets = [self._begin(entry) for entry in entries]
         return {
-            "tokens": [_name(token, entry) for token, entry in zip(tokens, entries, strict=True)],
+            "tokens": [token_name(token, entry) for token, entry in zip(tokens, entries, strict=True)],
             "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [{_name(one.token, one): one.logprob for one in entry.top} for entry in entries],
+            "top_logprobs": [
+                {token_name(one.token, one): one.logprob for one in entry.top} for entry in entries
+            ],
             "text_offset": None if None in offsets else offsets,
         }
 
@@ -60,13 +62,13 @@ def _of(alternative: Alternative) -> dict[str, object]:
 def _likely(token: int, spelling: Spelling, logprob: float) -> dict[str, object]:
     # a token that adds nothing has no bytes in the text
     return {
-        "token": _name(token, spelling),
+        "token": token_name(token, spelling),
         "logprob": logprob,
         "bytes": list(_added(spelling) or b"") or None,
     }
 
 
-def _name(token: int, spelling: Spelling) -> str:
+def token_name(token: int, spelling: Spelling) -> str:
     """A token's text; where that is not told its id, as vLLM writes it."""
     return f"token_id:{token}" if spelling.text is None else spelling.text
 

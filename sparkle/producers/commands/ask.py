@@ -29,6 +29,15 @@ def ask(
         Literal["off", "low", "medium", "xhigh"] | None,
         typer.Option(help="How long the model thinks first; shown dim, on a terminal only. Default: off"),
     ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=20,
+            metavar="N",
+            help="Behind the answer, of each token how likely it was, and the N likeliest there.",
+        ),
+    ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(min=0.001, metavar="SECONDS", help="From now on; then the answer is of no more use."),
@@ -51,7 +60,7 @@ def ask(
     """Ask one question and see the answer as it is written.
 
     The answer goes to stdout, calls of functions too, one a line: a name and its arguments as JSON. A line of
-    figures goes to stderr. Ctrl-C cancels the job.
+    figures goes to stderr, behind a line for each token with --logprobs. Ctrl-C cancels the job.
     What stands on a command line can be seen by other users of the machine: `-` keeps it from them.
 
     Examples:
@@ -79,6 +88,7 @@ def ask(
         temperature=temperature,
         seed=seed,
         thinking=thinking,
+        logprobs=logprobs,
         deadline_s=deadline,
         schema=None if schema is None else read_json(schema, "--schema"),
         tools=None if tools is None else read_json(tools, "--tools"),

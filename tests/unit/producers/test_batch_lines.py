@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkle.producers.batch_lines import BadLine, BatchLine, answer_line, error_line, parse
-from sparkle.schemas.answer import FinishReason, Result, Usage
+from sparkle.schemas.answer import Alternative, FinishReason, Result, TokenLogprobs, Usage
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Thinking
 from sparkle.schemas.shape import ChoiceShape, JsonSchemaShape
@@ -130,7 +130,9 @@ def test_a_line_without_a_usable_custom_id(custom_id: object) -> None:
         (line(url="/v1/embeddings"), "url: must be /v1/chat/completions"),
         (line(body=[]), "body: missing or no object"),
         (line(extra=1), "extra: not supported; supported here: custom_id, method, url, body"),
-        (body(logprobs=True), "body.logprobs: not supported"),
+        (body(logprobs=1), "body.logprobs: must be true or false"),
+        (body(top_logprobs=1), "body.top_logprobs: needs logprobs to be true"),
+        (body(logprobs=True, top_logprobs=21), "body.logprobs: Input should be less than or equal to 20"),
         (body(logit_bias={"1": 2}, audio={}), "body.audio, body.logit_bias: not supported"),
         (body(n=2), "body.n: must be 1"),
         (body(stream=True), "body.stream: must be false"),
@@ -230,6 +232,23 @@ def test_an_answer_is_a_chat_completion() -> None:
         },
         "error": None,
     }
+
+
+def test_log_probabilities_are_asked_for_and_come_with_their_tokens() -> None:
+    assert good(body(logprobs=True, top_logprobs=3)).job.sampling.logprobs == 3
+    assert good(body(logprobs=True)).job.sampling.logprobs == 0
+    assert good(body(logprobs=False)).job.sampling.logprobs is None
+    told = [
+        TokenLogprobs(logprob=-0.5, text="yes", top=[Alternative(token=1, logprob=-0.5, text="yes")]),
+        TokenLogprobs(logprob=-0.25, text="<|im_end|>", octets=b"", top=[]),
+    ]
+    text = json.dumps(answer_line(good(line()), result(logprobs=told), created_s=99))
+    logprobs = json.loads(text)["response"]["body"]["choices"][0]["logprobs"]
+    assert [one["token"] for one in logprobs["content"]] == ["yes", "<|im_end|>"]
+    assert [one["top_logprobs"] for one in logprobs["content"]] == [
+        [{"token": "yes", "logprob": -0.5, "bytes": [121, 101, 115]}],
+        [],
+    ]
 
 
 def test_what_the_model_thought_stands_beside_the_answer() -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
-from sparkle.producers.answer_view import TextView, milliseconds, printable, tokens_per_s, usage_line
+from sparkle.producers.answer_view import (
+    JsonLinesView,
+    TextView,
+    milliseconds,
+    printable,
+    tokens_per_s,
+    usage_line,
+)
 from sparkle.producers.demo_prompts import demo_prompts, next_prompt
 from sparkle.producers.demo_view import LiveView, Progress, note_chunk, note_done, note_queued, summary_table
 from sparkle.producers.serving import how_to_ask
 from sparkle.producers.status_table import age, status_table
 from sparkle.queue.status import ClassStatus, QueueStatus
-from sparkle.schemas.answer import Channel, Chunk, FinishReason, Result, Usage
+from sparkle.schemas.answer import Alternative, Channel, Chunk, FinishReason, Result, TokenLogprobs, Usage
 from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.tools import ToolCall
@@ -65,6 +73,38 @@ def test_calls_are_shown_behind_the_answer_one_a_line() -> None:
     view.end(RESULT.model_copy(update={"tool_calls": calls, "valid": False}))
     assert out.getvalue() == 'Well.\ngröße {"city": "Köln", "n": [1, null]}\nstop {}\n'
     assert "ended by stop · not of the shape asked for · worker w1" in err.getvalue()
+
+
+def test_log_probabilities_are_a_line_a_token_behind_the_answer() -> None:
+    told = [
+        TokenLogprobs(
+            logprob=-0.25,
+            text="ye\x1bs",
+            top=[
+                Alternative(token=1, logprob=-0.25, text="ye\x1bs"),
+                Alternative(token=2, logprob=-4.0, text="\\xe2", octets=b"\xe2"),
+                Alternative(token=3, logprob=-9.0),
+            ],
+        ),
+        TokenLogprobs(logprob=0.0, text="<|im_end|>", octets=b"", top=[]),
+    ]
+    out, err = io.StringIO(), io.StringIO()
+    TextView(out, err).end(RESULT.model_copy(update={"tokens": [1, 9], "logprobs": told}))
+    assert out.getvalue() == ""
+    assert err.getvalue().splitlines()[:-1] == [
+        r'77.9% "ye\u001bs"  of  77.9% "ye\u001bs",  1.8% "\\xe2",  0.0% "token_id:3"',
+        '100.0% "<|im_end|>"',
+    ]
+
+
+def test_json_lines_hold_half_characters() -> None:
+    told = [TokenLogprobs(logprob=-0.5, text="\\xe2", octets=b"\xe2", top=[])]
+    out = io.StringIO()
+    JsonLinesView(out).end(RESULT.model_copy(update={"logprobs": told}))
+    assert json.loads(out.getvalue())["logprobs"] == [
+        {"logprob": -0.5, "text": "\\xe2", "octets": "4g==", "top": []}
+    ]
+    assert Result.model_validate_json(out.getvalue()).logprobs == told
 
 
 def test_a_pipe_has_the_answer_and_nothing_else() -> None:
