@@ -16,7 +16,7 @@ from sparkle.producers.gateway.faults import ApiFault
 from sparkle.producers.gateway.response_request import ResponseRequest, response_order
 from sparkle.producers.metering.bound import most_tokens
 from sparkle.producers.openai_forms import EFFORTS
-from sparkle.schemas.job import Sampling, Thinking
+from sparkle.schemas.job import Sampling, Thinking, Turn
 from sparkle.schemas.priority import PriorityClass, ServiceRates
 
 DEFAULTS = Defaults(
@@ -76,6 +76,21 @@ def test_every_field_of_sampling_arrives() -> None:
     assert chat(stop="end")[0].job.sampling.stop == ["end"]
     assert chat(logprobs=True)[0].job.sampling.logprobs == 0
     assert chat(logprobs=False)[0].job.sampling.logprobs is None
+
+
+def test_what_guidellm_sends_is_taken() -> None:
+    # version 0.8.1, told 40 output tokens
+    parts = [{"type": "text", "text": "What is MFA?"}]
+    (order,) = chat(
+        model="sparkle-tiny",
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+        max_completion_tokens=40,
+        ignore_eos=True,
+        messages=[{"role": "user", "content": parts}],
+    )
+    assert (order.job.max_tokens, order.job.sampling.ignore_eos) == (40, True)
+    assert order.job.messages == [Turn(role="user", content="What is MFA?")]
 
 
 def test_null_is_the_same_as_left_out() -> None:
