@@ -30,13 +30,7 @@ def ask(
         typer.Option(help="How long the model thinks first; shown dim, on a terminal only. Default: off"),
     ] = None,
     logprobs: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=20,
-            metavar="N",
-            help="Behind the answer, of each token how likely it was, and the N likeliest there.",
-        ),
+        int | None, typer.Option(min=0, max=20, metavar="N", help="How likely tokens were, and N others.")
     ] = None,
     deadline: Annotated[
         float | None,
