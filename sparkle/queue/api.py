@@ -10,6 +10,7 @@ from typing import cast
 from sparkle.errors import NotConnected, PublishUncertain, TopologyMissing
 from sparkle.queue.connection import Connection
 from sparkle.queue.stored import json_object
+from sparkle.schemas import subjects
 
 NO_STREAM = 10059
 NO_CONSUMER = 10014
@@ -64,6 +65,19 @@ def as_table(value: object) -> Mapping[str, object]:
 def as_count(value: object) -> int:
     """A JSON number as a count, or 0."""
     return value if isinstance(value, int) else 0
+
+
+async def is_consumer_gone(connection: Connection, consumer: str, timeout_s: float) -> bool:
+    """Whether the server says that JOBS has no such consumer; not where it cannot tell, as a cluster without
+    a leader, or may not be asked.
+    """
+    try:
+        answer = await ask(
+            connection, f"CONSUMER.INFO.{subjects.JOBS_STREAM}.{consumer}", timeout_s=timeout_s
+        )
+    except NotConnected:
+        return False
+    return answer.code in (NO_CONSUMER, NO_STREAM)
 
 
 async def is_declared(connection: Connection, subject: str, *, timeout_s: float) -> bool:

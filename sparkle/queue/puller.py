@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from sparkle.config import require_positive
 from sparkle.errors import NotConnected, TopologyMissing
+from sparkle.queue.api import is_consumer_gone
 from sparkle.queue.connection import Connection, Envelope, Subscription
 from sparkle.queue.delivery import Delivery
 from sparkle.queue.desk import Desk
@@ -59,7 +60,7 @@ class PullSettings:
     """Longest wait between two tries while the queue is broken."""
 
     missing_grace_s: float = 30.0
-    """How long a consumer may be missing before `run` gives up."""
+    """How long a consumer may be missing before the server is asked whether there is one."""
 
     share_every: int = 8
     """Every so many jobs, the longest unserved class goes first."""
@@ -116,8 +117,8 @@ class Puller:
     async def run(self) -> None:
         """Until `stop`; cancelled instead, jobs on their way here come again only after their `ack_wait`.
 
-        Raises TopologyMissing when a consumer is missing for `missing_grace_s`, NotConnected when the
-        connection has ended for good.
+        Raises TopologyMissing when a consumer is missing for `missing_grace_s` and the server says that there
+        is none, NotConnected when the connection has ended for good.
         """
         try:
             while not self._stopping.is_set():
@@ -155,7 +156,7 @@ class Puller:
         else:
             self._look_again()
             if not await self._sweep() and not self._stale:
-                self._check_missing()
+                await self._check_missing()
                 await self._rest()
 
     def _look_again(self) -> None:
@@ -242,14 +243,20 @@ class Puller:
         desk.rested()
         self._wake.set()
 
-    def _check_missing(self) -> None:
+    async def _check_missing(self) -> None:
+        """What nobody answers for may be gone, or have no leader: a cluster without a majority has none."""
         for priority, desk in self._desks.items():
             missing_s = desk.missing_s(time.monotonic())
-            if missing_s >= self._settings.missing_grace_s:
+            if missing_s < self._settings.missing_grace_s:
+                continue
+            consumer = subjects.consumer(self._region, priority)
+            if await is_consumer_gone(self._connection, consumer, self._settings.answer_timeout_s):
                 raise TopologyMissing(
-                    f"consumer {subjects.consumer(self._region, priority)} is missing for {missing_s:.1f} s; "
+                    f"consumer {consumer} is missing for {missing_s:.1f} s; "
                     f"run `sparkle topology apply --region {self._region}`"
                 )
+            log.warning("consumer_unled", extra={"region": self._region, "class": priority})
+            desk.missing_since_s = time.monotonic()
 
     async def _take(self, envelope: Envelope) -> None:
         """A job, or a status line to one of our requests."""

@@ -131,6 +131,8 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             "$JS.API.INFO",
             *(f"$JS.API.CONSUMER.MSG.NEXT.{jobs}.{consumer}" for consumer in consumers),
             *(f"$JS.ACK.{jobs}.{consumer}.>" for consumer in consumers),
+            # where nobody answers for one: whether it is gone, or has no leader yet
+            *(f"$JS.API.CONSUMER.INFO.{jobs}.{consumer}" for consumer in consumers),
             # after a lost connection: whether the stream is still the one that a lease is of
             f"$JS.API.STREAM.INFO.{jobs}",
             f"$JS.API.DIRECT.GET.{results}.{subjects.result('*', '*')}",

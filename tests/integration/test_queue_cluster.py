@@ -15,7 +15,7 @@ from sparkle.queue.delivery import Delivery
 from sparkle.queue.lease import Lease
 from sparkle.queue.outgoing import JobPublisher, Publication, PublishSettings
 from sparkle.queue.persist import persist
-from sparkle.queue.puller import Puller
+from sparkle.queue.puller import Puller, PullSettings
 from sparkle.queue.status import read_classes
 from sparkle.queue.topology import TopologySettings
 from sparkle.schemas.codec import decode
@@ -48,6 +48,10 @@ async def pull(connection: Connection) -> Lease:
     puller.stop()
     await pulling
     return lease
+
+
+async def nothing_comes(_delivery: Delivery) -> None:
+    pytest.fail("no job is on the queue")
 
 
 @pytest_asyncio.fixture
@@ -108,11 +112,16 @@ async def test_with_all_nodes_every_message_is_gone_and_nothing_that_was_declare
 ) -> None:
     await publish(connection, job(1))
     held = await pull(connection)
+    waiting = Puller(connection, REGION, lambda: 1, nothing_comes, PullSettings(missing_grace_s=0.1))
+    outlasting = asyncio.create_task(waiting.run())
     declared = await topology.show(connection)
     assert {stream.replicas for stream in declared.streams} == {NUM_NODES}
     await nats_cluster.kill_all()
     await nats_cluster.start_all()
     await nats_cluster.until_whole()
+    assert not outlasting.done(), "no leader is not the same as no consumer"
+    waiting.stop()
+    await outlasting
     after = await topology.show(connection)
     assert [stream.name for stream in after.streams] == [stream.name for stream in declared.streams]
     assert {stream.messages for stream in after.streams} == {0}
