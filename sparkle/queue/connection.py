@@ -269,10 +269,13 @@ class Connection:
         read = f"$JS.API.DIRECT.GET.{stream}.{subject}"
         try:
             answer = await self.request(read, timeout_s=timeout_s)
-        except TopologyMissing:
+        except TopologyMissing as missing:
             # the library takes any such header for the server's: a tombstone with one would never be read
             wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-            answer = await self.request_at(self.new_inbox(), read, b"", timeout_s=wait_s)
+            try:
+                answer = await self.request_at(self.new_inbox(), read, b"", timeout_s=wait_s)
+            except TopologyMissing:
+                raise missing from None
         if answer.status == "404":
             return None
         if answer.status:
