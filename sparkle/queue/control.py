@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sparkle.errors import ConfigError, InvalidMessage, NotConnected, PublishUncertain
 from sparkle.queue.connection import NOBODY, Connection, Envelope, Subscription
+from sparkle.queue.waiting import until
 from sparkle.schemas import subjects
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.control import Cancel, EndConversation, Heartbeat, WorkerState
@@ -123,12 +124,18 @@ class HeartbeatSender:
         self._connection = connection
         self._make = make
         self._interval_s = interval_s
+        self._due = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled; a server that is away ends nothing."""
         while True:
+            self._due.clear()
             await self.send()
-            await asyncio.sleep(self._interval_s)
+            await until(self._due, self._interval_s)
+
+    def soon(self) -> None:
+        """Say it without waiting for its time: to somebody who has not heard it yet."""
+        self._due.set()
 
     async def send(self) -> None:
         """Say it now, as when a worker begins to drain."""
@@ -147,7 +154,16 @@ class HeartbeatSender:
 class WorkerRoster:
     """The workers of a region by their last heartbeat."""
 
-    def __init__(self, connection: Connection, region: str, forget_after_s: float = 3 * HEARTBEAT_S) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        region: str,
+        forget_after_s: float = 3 * HEARTBEAT_S,
+        *,
+        on_news: Callable[[Heartbeat], None] = lambda _: None,
+    ) -> None:
+        """`on_news` gets the first heartbeat of a worker, and the first one of each state."""
+        self._on_news = on_news
         self._connection = connection
         self._region = region
         self._forget_after_s = forget_after_s
@@ -176,9 +192,12 @@ class WorkerRoster:
         # permissions bind a worker to its subject: nobody speaks for another one
         if envelope.subject != subjects.heartbeat(heartbeat.region, heartbeat.worker):
             raise InvalidMessage("worker, region: not the ones of the subject")
+        before = self._last.get(heartbeat.worker)
         self._last[heartbeat.worker] = (time.monotonic(), heartbeat)
         self._last.move_to_end(heartbeat.worker)
         self._forget()
+        if before is None or before[1].state is not heartbeat.state:
+            self._on_news(heartbeat)
 
     def _forget(self) -> None:
         """Let go of who fell silent, and beyond MAX_WORKERS of who was heard of longest ago."""

@@ -14,7 +14,7 @@ from sparkle.queue.control import ControlFeed, HeartbeatSender, WorkerRoster
 from sparkle.queue.handover import OfferDesk
 from sparkle.queue.puller import Puller
 from sparkle.queue.wills import Heir, WillMaker
-from sparkle.schemas.control import WorkerState
+from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.priority import PriorityClass
 from sparkle.workers.engine_watch import EngineWatch
 from sparkle.workers.lifecycle import LifeCycle
@@ -38,7 +38,7 @@ class Worker:
         self._life = life
         self._heart = heart
         self._running = RunningJobs(station, on_begin=lambda: self._will.changed(), on_end=self._slot_freed)
-        self._roster = WorkerRoster(station.connection, station.settings.region)
+        self._roster = WorkerRoster(station.connection, station.settings.region, on_news=self._met)
         process = secrets.token_hex(8)
         self._will = WillMaker(
             station.connection,
@@ -172,6 +172,12 @@ class Worker:
     async def _watch_connection(self) -> None:
         await self._station.connection.closed.wait()
         raise NotConnected("the connection to the queue ended for good; start the worker again")
+
+    def _met(self, other: Heartbeat) -> None:
+        """One came, or changed: it can be this one's heir, and needs one itself before it takes a job."""
+        if other.worker != self._station.worker:
+            self._heart.soon()
+            self._will.changed()
 
     def _peers(self) -> list[str]:
         """Who can keep a will."""

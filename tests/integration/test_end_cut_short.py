@@ -16,6 +16,7 @@ from sparkle.schemas import subjects
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.answered import Answered
 from sparkle.schemas.priority import PriorityClass
+from sparkle.workers import running
 from tests.conftest import Eventually
 from tests.worker_at_work import TENANT, Overheard, Producer, at_work, make_job
 
@@ -70,6 +71,7 @@ async def test_an_end_that_is_being_stored_is_stored_and_accounted_for(
 async def test_one_that_is_cut_short_keeps_no_record_and_the_next_worker_clears_what_is_left(
     producer: Producer, nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(running, "_END_S", 0.1)
     job, storing = make_job(), Storing(monkeypatch)
     storing.go_on.set()
     watched = await producer.watch(job)

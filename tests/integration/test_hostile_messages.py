@@ -23,7 +23,7 @@ from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from tests.engine_stand_in import StandInEngine
 from tests.hostile_messages import CANARY, HostileProducer
-from tests.worker_at_work import REGION, TENANT, Producer, at_work, make_job
+from tests.worker_at_work import REGION, TENANT, Producer, Watched, at_work, make_job
 
 NUM_MESSAGES = 300
 SUBJECT = b"jobs.local.p0.acme."
@@ -95,20 +95,19 @@ async def test_a_job_with_any_headers_is_answered_once(
         await producer.until_empty()
 
 
-@pytest.mark.parametrize("status", ["503", "404", "408", "409", "100"])
 async def test_a_tombstone_that_looks_like_the_servers_word_is_read_all_the_same(
-    status: str, connection: Connection, nats_server: LocalServer
+    connection: Connection, nats_server: LocalServer
 ) -> None:
     producer = Producer(connection)
-    job = make_job()
-    watched = await producer.watch(job)
-    headers = {"Status": status, "Description": "No Responders"}
-    await connection.publish_stored(
-        subjects.cancel(TENANT, job.id), encode(Cancel(job=job.id)), headers=headers
-    )
-    await producer.publisher.publish(job, PriorityClass.P0, publication=1)
+    cancelled: list[Watched] = []
+    for status in ("503", "404", "408", "409", "100"):
+        job = make_job()
+        tombstone, headers = encode(Cancel(job=job.id)), {"Status": status, "Description": "No Responders"}
+        await connection.publish_stored(subjects.cancel(TENANT, job.id), tombstone, headers=headers)
+        cancelled.append(await producer.submit(job))
     async with at_work(nats_server.url):
-        assert (await watched.failure()).code is FailureCode.CANCELLED
+        for watched in cancelled:
+            assert (await watched.failure()).code is FailureCode.CANCELLED
         await producer.until_empty()
 
 

@@ -22,6 +22,7 @@ from sparkle.schemas.control import Heartbeat, WorkerState
 from sparkle.schemas.ids import job_id_from, new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
+from tests.conftest import Eventually
 
 P0, P1, P2, P3, P4 = PriorityClass
 
@@ -72,6 +73,35 @@ async def test_it_lists_the_workers_of_its_region(nats_server: LocalServer, conn
     for task in beating:
         task.cancel()
     await asyncio.gather(*beating, return_exceptions=True)
+    await other.close()
+
+
+async def test_a_newcomer_is_answered_and_a_change_is_told_once(
+    nats_server: LocalServer, connection: Connection, eventually: Eventually
+) -> None:
+    never_s = 10_000.0
+    other = await Connection.open(ConnectionSettings(url=nats_server.url))
+    news: list[tuple[str, WorkerState]] = []
+    old = HeartbeatSender(connection, partial(heartbeat, "old"), never_s)
+
+    def meet(beat: Heartbeat) -> None:
+        news.append((beat.worker, beat.state))
+        if beat.worker != "old":
+            old.soon()
+
+    roster, newcomers = WorkerRoster(connection, "local", on_news=meet), WorkerRoster(other, "local")
+    await roster.start()
+    beating = asyncio.create_task(old.run())
+    await eventually(lambda: news)
+    await newcomers.start()
+    assert await other.echo(5.0)
+    for state in (WorkerState.STARTING, WorkerState.STARTING, WorkerState.READY):
+        await HeartbeatSender(other, partial(heartbeat("new").evolve, state=state)).send()
+    await eventually(lambda: [worker.worker for worker in newcomers.workers()] == ["new", "old"])
+    await eventually(lambda: len(news) == 3)
+    assert news[1:] == [("new", WorkerState.STARTING), ("new", WorkerState.READY)]
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
     await other.close()
 
 
