@@ -20,6 +20,7 @@ from sparkle.errors import InvalidMessage
 from sparkle.producers.logprob_forms import chat_logprobs
 from sparkle.producers.openai_forms import (
     EFFORTS,
+    SAMPLING_FIELDS,
     job_shape,
     job_tool,
     job_tool_choice,
@@ -34,18 +35,6 @@ URL = "/v1/chat/completions"
 LINE_FIELDS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID_CHARS = 512
 
-SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "ignore_eos",
-)
 JOB_FIELDS = ("messages", "response_format", "tools", "tool_choice", "parallel_tool_calls", "thinking")
 OTHER_FIELDS = (
     *("max_tokens", "max_completion_tokens", "reasoning_effort", "n", "stream"),

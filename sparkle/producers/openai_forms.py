@@ -12,6 +12,12 @@ from typing import cast
 from sparkle.errors import InvalidMessage
 from sparkle.schemas.tools import ToolCall
 
+SAMPLING_FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "stop", "ignore_eos"),
+)
+"""Named in the job as in requests."""
+
 EFFORTS: Mapping[str, str] = {
     "none": "off",
     "minimal": "low",

@@ -227,6 +227,14 @@ async def test_sparkle_tiny_answers_http_as_it_answers_the_queue(
         assert whole.choices[0].message.content == streamed == response.output_text == text
         assert whole.usage is not None
         assert whole.usage.prompt_tokens > 0
+        told = await client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=24, temperature=0, logprobs=True, top_logprobs=2
+        )
+        assert told.choices[0].logprobs is not None
+        tokens = told.choices[0].logprobs.content or []
+        assert b"".join(bytes(token.bytes or ()) for token in tokens).decode() == text
+        # greedy: each token is the likeliest one
+        assert [token.token for token in tokens] == [token.top_logprobs[0].token for token in tokens]
         thought = await client.chat.completions.create(
             model=model, messages=QUESTION, max_tokens=24, reasoning_effort="high", seed=1
         )

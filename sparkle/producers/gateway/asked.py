@@ -11,17 +11,11 @@ from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Valid
 
 from sparkle.producers.gateway.faults import from_validation, invalid
 from sparkle.producers.metering.bound import most_tokens
-from sparkle.producers.openai_forms import EFFORTS
+from sparkle.producers.openai_forms import EFFORTS, SAMPLING_FIELDS
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
 from sparkle.schemas.message import ConversationId, Part
 from sparkle.schemas.priority import PriorityClass, ServiceRates, classify, estimate_prompt_tokens
-
-SAMPLING_FIELDS = (
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "seed", "stop", "ignore_eos"),
-)
-"""Named in the job as in requests."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 

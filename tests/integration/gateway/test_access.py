@@ -12,8 +12,15 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from sparkle.errors import AllowanceSpent, KeyRefused, NotConnected, RateLimited
 from sparkle.producers.gateway.access import Principal, Reservation
+from sparkle.queue import topology
+from sparkle.queue.connection import Connection, ConnectionSettings
+from sparkle.queue.local import LocalServer
+from sparkle.queue.outgoing import JobPublisher
+from sparkle.queue.topology import TopologySettings
+from sparkle.schemas.job import Job
+from sparkle.schemas.priority import PriorityClass
 from tests.conftest import Eventually
-from tests.gateway_at_work import GatewayAtWork, gateway_at_work
+from tests.gateway_at_work import REGION, TENANT, GatewayAtWork, gateway_at_work
 from tests.worker_at_work import AtWork
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -160,6 +167,24 @@ async def test_more_answers_than_it_may_hold_are_refused(queue_url: str, worker:
             await client.completions.create(model="stand-in", prompt="x", n=3)
         assert refused.value.code == "queue_full"
         assert (await client.completions.create(model="stand-in", prompt="x", max_tokens=1)).choices
+
+
+async def test_a_queue_that_is_full_is_a_429_that_says_when(
+    nats_binary: None, eventually: Eventually
+) -> None:
+    async with LocalServer() as server:
+        connection = await Connection.open(ConnectionSettings(url=server.url, name="test"))
+        await topology.apply(connection, TopologySettings(regions=REGION, jobs_max_count=1))
+        waiting = Job(prompt="x", tenant=TENANT, region=REGION)
+        await JobPublisher(connection).publish(waiting, PriorityClass.P0, publication=1)
+        async with gateway_at_work(server.url) as gateway, gateway.client() as client:
+            for stream in (False, True):
+                with pytest.raises(openai.RateLimitError) as refused:
+                    await client.completions.create(model="stand-in", prompt="x", stream=stream)
+                assert (refused.value.code, refused.value.type) == ("queue_full", "rate_limit_error")
+                assert refused.value.response.headers["retry-after"] == "1"
+            await eventually(lambda: gateway.metric("sparkle_gateway_answers_open") == 0)
+        await connection.close()
 
 
 async def test_what_needs_no_key_has_none(guarded: GatewayAtWork) -> None:
