@@ -8,6 +8,7 @@ think=2         tokens of reasoning first          fail=too_long   the job fails
 text_chars=9    characters a token                 retryable=1     ... and may be tried again
 silent=1        nothing is ever written            skip_at=2       a token is left out: a faulty engine
 hang_after=3    the process stops at that token, and is there
+wait_after=3    the pass of that token never ends, for this job alone
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Script:
     crash_after: int = -1
     skip_at: int = -1
     hang_after: int = -1
+    wait_after: int = -1
     fail: str = ""
     retryable: int = 0
 
@@ -104,6 +106,7 @@ class Script:
             crash_after=int(words.get("crash_after", "-1")),
             skip_at=int(words.get("skip_at", "-1")),
             hang_after=int(words.get("hang_after", "-1")),
+            wait_after=int(words.get("wait_after", "-1")),
             fail=words.get("fail", ""),
             retryable=int(words.get("retryable", "0")),
         )
@@ -194,6 +197,8 @@ class Child:
             if index == script.hang_after:
                 await self._writer.drain()
                 time.sleep(3_600.0)  # noqa: ASYNC251 - nothing else goes on either
+            if index == script.wait_after:
+                await asyncio.Event().wait()
             if index == script.skip_at:
                 continue
             channel = Channel.REASONING if index < script.think else Channel.ANSWER

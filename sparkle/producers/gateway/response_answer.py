@@ -10,6 +10,9 @@ from sparkle.producers.logprob_forms import token_logprobs
 from sparkle.producers.openai_forms import arguments_text
 from sparkle.schemas.answer import FinishReason, Result, TokenLogprobs
 
+END_OF_THOUGHTS = "</think>"
+"""The token behind what was thought."""
+
 
 class ResponseObject:
     """One response: its id, its time, what was asked."""
@@ -50,8 +53,9 @@ class ResponseObject:
         if result.reasoning:
             items.append(reasoning_item(self.job, result.reasoning, status))
         if result.text or not result.tool_calls:
-            logprobs = result.logprobs if not result.reasoning else None
-            items.append(message_item(self.job, result.text, status, result.tokens, logprobs))
+            first = _first_behind_thoughts(result)
+            logprobs = None if result.logprobs is None else result.logprobs[first:]
+            items.append(message_item(self.job, result.text, status, result.tokens[first:], logprobs))
         for number, call in enumerate(result.tool_calls):
             items.append(call_item(self.job, number, call.id, call.name, arguments_text(call), "completed"))
         return items
@@ -59,6 +63,14 @@ class ResponseObject:
     def _state(self, status: str, output: list[Fields]) -> Fields:
         details: Fields = {"error": None, "incomplete_details": None, "usage": None}
         return {**self._head, "status": status, "output": output, **details}
+
+
+def _first_behind_thoughts(result: Result) -> int:
+    """The place of the first token that is the answer's own: its log probabilities begin there."""
+    if not result.reasoning or result.logprobs is None:
+        return 0
+    ends = (place for place, entry in enumerate(result.logprobs) if entry.text == END_OF_THOUGHTS)
+    return next(ends, len(result.tokens) - 1) + 1
 
 
 def reasoning_item(job: str, text: str, status: str) -> Fields:

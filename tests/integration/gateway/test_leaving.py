@@ -38,6 +38,26 @@ async def test_closing_a_stream_cancels_its_job(
     assert gateway.metric("sparkle_gateway_disconnects_total") == 1.0
 
 
+async def test_a_job_is_cancelled_in_the_pass_in_which_its_client_goes(
+    client: AsyncOpenAI, connection: Connection, eventually: Eventually
+) -> None:
+    heard = await Overheard.listen(connection)
+    stream = await client.completions.create(
+        model="stand-in", prompt="wait_after=2", max_tokens=4000, stream=True, logprobs=0
+    )
+    num_tokens = 0
+    async for piece in stream:
+        assert piece.choices[0].logprobs is not None
+        num_tokens += len(piece.choices[0].logprobs.tokens or ())
+        if num_tokens == 2:
+            break
+    # the pass of the third one never ends
+    await stream.close()
+    await eventually(lambda: cancelled(heard.usage))
+    (record,) = heard.usage
+    assert record.completion_tokens == 2
+
+
 async def test_going_before_an_answer_that_comes_at_once_cancels_its_jobs(
     client: AsyncOpenAI, gateway: GatewayAtWork, connection: Connection, eventually: Eventually
 ) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseOutputMessage, ResponseOutputText
 
 from sparkle.producers.gateway.answer_form import Fields, Used
 from sparkle.producers.gateway.chat_answer import ChatAnswer
@@ -232,6 +232,23 @@ def test_the_items_that_were_streamed_are_those_of_the_whole() -> None:
 
 def test_a_response_does_not_repeat_its_input() -> None:
     assert "secret" not in json.dumps(events())
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "texts", "own"),
+    [("hm", ["hm", "</think>", "y", "es"], ["y", "es"]), ("hm", ["hm"], []), ("", ["y", "es"], ["y", "es"])],
+)
+def test_a_responses_log_probabilities_are_those_behind_its_thoughts(
+    reasoning: str, texts: list[str], own: list[str]
+) -> None:
+    told = [TokenLogprobs(logprob=-0.5, text=text, top=[]) for text in texts]
+    ended = result(reasoning=reasoning, text="yes", tokens=list(range(len(texts))), logprobs=told)
+    response = Response.model_validate(response_form().whole([ended], used(ended)))
+    message = response.output[-1]
+    assert isinstance(message, ResponseOutputMessage)
+    part = message.content[0]
+    assert isinstance(part, ResponseOutputText)
+    assert [one.token for one in part.logprobs or ()] == own
 
 
 def test_an_empty_answer_has_an_empty_message() -> None:
