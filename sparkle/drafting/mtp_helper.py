@@ -32,8 +32,13 @@ SomeCache = TypeVar("SomeCache", contravariant=True)
 class Head(Protocol[SomeBatch, SomeCache]):
     """The draft head in one of its forms, see mtp.Mtp."""
 
-    def read(self, batch: SomeBatch, hidden: Tensor, cache: SomeCache) -> Tensor:
-        """The head's output [T, hidden]; each row of `batch` has the token after its own."""
+    def follow(
+        self, batch: SomeBatch, hidden: Tensor, cache: SomeCache, *, contexts: Tensor, kept: Tensor
+    ) -> Tensor:
+        """The head's output [S, hidden] of each span's last kept row, all having been read.
+
+        Each row of `batch` has the token after its own.
+        """
         ...
 
     def draft(self, start: ChainStart, cache: SomeCache, *, count: int) -> Tensor:
@@ -71,10 +76,10 @@ class MtpHelper(Generic[Batch, Cache]):
         self, batch: Batch, outputs: Tensor, following: Tensor, *, contexts: Tensor, kept: Tensor
     ) -> None:
         """See Helper; `outputs` are the decoder's, after its final norm."""
-        read = self._head.read(dataclasses.replace(batch, token_ids=following), outputs, self._cache)
-        last = (batch.span_starts[:-1] + kept - 1).clamp(min=0)
+        batch = dataclasses.replace(batch, token_ids=following)
+        read = self._head.follow(batch, outputs, self._cache, contexts=contexts, kept=kept)
         places = self._kept_at(batch.slots, (batch.slots >= 0) & (kept > 0))
-        self._outputs.index_copy_(0, places, read.index_select(0, last))
+        self._outputs.index_copy_(0, places, read)
 
     def _kept_at(self, slots: Tensor, real: Tensor) -> Tensor:
         return torch.where(real, slots, self._outputs.shape[0] - 1)

@@ -168,15 +168,13 @@ class GpuRunner:
             (rows.token_ids, rows.positions * 3, rows.cells, rows.span_starts, rows.slots, wanted),
             self.device,
         )
-        # no wider than the longest sequence of this pass
-        width = -(-(max(rows.positions) + 1) // self._cache.page_tokens)
         return PromptBatch(
             token_ids=token_ids,
             positions=positions.view(3, -1),
             cells=cells,
             span_starts=span_starts,
             slots=slots,
-            page_tables=self._page_tables[:, :width].index_select(0, slots),
+            page_tables=self._page_tables.index_select(0, slots),
             logit_rows=logit_rows,
             contexts=tuple(rows.contexts),
             lengths=lengths,

@@ -50,12 +50,22 @@ class Fp8Layer:
         """
         rows = batch.logit_rows
         if rows.shape[0] == 0 and isinstance(self._mixer, Fp8Attention):
-            pages = cache.keys[self._rank], cache.values[self._rank]
-            whole, x = self._normed(hidden, addend)
-            self._mixer.write(x, table, batch.cells, *pages)
+            whole = self.write(hidden, addend, table, batch, cache)
             return whole, whole[:0], whole[None, :0]
         whole, addend = self._mix(hidden, addend, table, batch, cache)
         return whole, *self._multiply(whole.index_select(0, rows), addend.index_select(1, rows))
+
+    def write(
+        self, hidden: Tensor, addend: Tensor | None, table: Tensor, batch: PromptBatch, cache: Fp8Cache
+    ) -> Tensor:
+        """Leave in the cache what `forward` leaves, of a layer of attention, and nothing else.
+
+        Returns the residuals with the given parts added.
+        """
+        assert isinstance(self._mixer, Fp8Attention), "states are moved on by all that is computed"
+        whole, x = self._normed(hidden, addend)
+        self._mixer.write(x, table, batch.cells, cache.keys[self._rank], cache.values[self._rank])
+        return whole
 
     def _mix(
         self,

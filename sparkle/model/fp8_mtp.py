@@ -16,7 +16,7 @@ from sparkle.model.fp8_batch import PromptBatch, VerifyBatch
 from sparkle.model.fp8_cache import Fp8Cache
 from sparkle.model.fp8_layer import Fp8Layer
 from sparkle.model.fp8_weights import Fp8DecoderWeights
-from sparkle.model.mtp_chain import ChainStart, chain_rows
+from sparkle.model.mtp_chain import ChainStart, chain_rows, last_rows, last_rows_alone
 from sparkle.model.side_stream import SideStream
 
 
@@ -49,6 +49,24 @@ class Fp8Mtp:
         return self._read(batch, self._normed(hidden), cache)[0]
 
     @torch.inference_mode()
+    def follow(
+        self,
+        batch: VerifyBatch | PromptBatch,
+        hidden: Tensor,
+        cache: Fp8Cache,
+        *,
+        contexts: Tensor,
+        kept: Tensor,
+    ) -> Tensor:
+        """See mtp.Mtp.follow. Of a prompt's whole chunks no row but the last is more than keys and values."""
+        if isinstance(batch, VerifyBatch) or batch.pieces is not None:
+            return self.read(batch, hidden, cache).index_select(0, last_rows(batch, kept))
+        x = self._joined(batch, self._normed(hidden))
+        self._layer.write(x, None, self._table(batch), batch, cache)
+        last, alone = last_rows_alone(batch, contexts=contexts, kept=kept)
+        return self._through(x.index_select(0, last), alone, cache)[0][: kept.shape[0]]
+
+    @torch.inference_mode()
     def draft(self, start: ChainStart, cache: Fp8Cache, *, count: int) -> Tensor:
         """The likeliest tokens one after another, of equal ones the lowest: int64 [S, count].
 
@@ -71,20 +89,33 @@ class Fp8Mtp:
         self, batch: VerifyBatch | PromptBatch, before: ops.Fp8Rows, cache: Fp8Cache
     ) -> tuple[Tensor, ops.Fp8Rows]:
         """The output of `read` behind `_normed` rows, and the same quantised."""
-        config, weights = self._config, self._weights
+        return self._through(self._joined(batch, before), batch, cache)
+
+    def _joined(self, batch: VerifyBatch | PromptBatch, before: ops.Fp8Rows) -> Tensor:
+        """What the layer is given: the rows' tokens beside `_normed` rows, bfloat16 [T, hidden]."""
         embedded = F.embedding(batch.token_ids, self._embedding)
-        eps = config.rms_norm_eps
-        _, token = ops.add_rms_norm_quantise(embedded, None, weights.embedding_norm, eps=eps)
-        table = ops.rotary_table(
+        norm = self._weights.embedding_norm
+        _, token = ops.add_rms_norm_quantise(embedded, None, norm, eps=self._config.rms_norm_eps)
+        return ops.fp8_linear(_beside(token, before), self._weights.joined)
+
+    def _through(
+        self, x: Tensor, batch: VerifyBatch | PromptBatch, cache: Fp8Cache
+    ) -> tuple[Tensor, ops.Fp8Rows]:
+        """The output behind what the layer is given, and the same quantised."""
+        _, x, addend = self._layer.forward(x, None, self._table(batch), batch, cache)
+        _, outputs, quantised = ops.add_rms_norm_both(
+            x, addend, self._weights.norm, eps=self._config.rms_norm_eps
+        )
+        return outputs, quantised
+
+    def _table(self, batch: VerifyBatch | PromptBatch) -> Tensor:
+        config = self._config
+        return ops.rotary_table(
             batch.positions,
             theta=config.rope_theta,
             rotary_dim=config.rotary_dim,
             sections=config.mrope_section,
         )
-        x = ops.fp8_linear(_beside(token, before), weights.joined)
-        _, x, addend = self._layer.forward(x, None, table, batch, cache)
-        _, outputs, quantised = ops.add_rms_norm_both(x, addend, weights.norm, eps=eps)
-        return outputs, quantised
 
     def _normed(self, hidden: Tensor) -> ops.Fp8Rows:
         """The decoder's or the head's output as the joined product takes it."""

@@ -16,7 +16,7 @@ from sparkle.model.cache import SequenceCache
 from sparkle.model.config import LayerType, ModelConfig
 from sparkle.model.decoder import PassBatch, pass_layout
 from sparkle.model.layer import DecoderLayer
-from sparkle.model.mtp_chain import ChainStart, float_rows
+from sparkle.model.mtp_chain import ChainStart, float_rows, last_rows
 from sparkle.model.weights import DecoderWeights
 
 
@@ -54,6 +54,17 @@ class Mtp:
         layout = pass_layout(config, batch, page_tokens=cache.page_tokens)
         x = self._layer.forward(F.linear(torch.cat(pair, dim=1), weights.joined), layout, cache)
         return ops.rms_norm(x, weights.norm, eps=config.rms_norm_eps)
+
+    @torch.inference_mode()
+    def follow(
+        self, batch: PassBatch, hidden: Tensor, cache: SequenceCache, *, contexts: Tensor, kept: Tensor
+    ) -> Tensor:
+        """Read all rows; the head's output [S, hidden] of the last of each span's first `kept` ones.
+
+        kept int64 [S]; contexts int64 [S], rows read before. The rest is as for `read`.
+        """
+        del contexts  # all rows are computed anyway
+        return self.read(batch, hidden, cache).index_select(0, last_rows(batch, kept))
 
     @torch.inference_mode()
     def logits(self, outputs: Tensor) -> Tensor:

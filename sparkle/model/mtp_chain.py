@@ -29,13 +29,42 @@ def chain_start(
     outputs [T, hidden], of that reading, in front of which `contexts` int64 [S] rows had been read. The rows
     past those kept count for nothing: the chain writes over them.
     """
-    last = (batch.span_starts[:-1] + kept - 1).clamp(min=0)
+    last = last_rows(batch, kept)
     return ChainStart(
         outputs=outputs.index_select(0, last),
         positions=batch.positions.index_select(1, last),
         contexts=torch.where(kept > 0, contexts + kept, 0),
         page_tables=batch.page_tables,
     )
+
+
+def last_rows(batch: PassBatch | VerifyBatch | PromptBatch, kept: Tensor) -> Tensor:
+    """Of each span the last of its first `kept` rows, both int64 [S]; any row where none is kept."""
+    return (batch.span_starts[:-1] + kept - 1).clamp(min=0)
+
+
+def last_rows_alone(batch: PromptBatch, *, contexts: Tensor, kept: Tensor) -> tuple[Tensor, VerifyBatch]:
+    """`last_rows` of a prompt's chunks, and those as spans of one row that are in their cells already.
+
+    contexts int64 [S]: tokens of each sequence before its chunk. Behind the S rows come so many of the last
+    one again that there is a power of two of them, as graphs have: each number has kernels of its own.
+    """
+    spans = kept.shape[0]
+    count = 1 << (spans - 1).bit_length()
+    places = torch.arange(count, device=kept.device).clamp(max=spans - 1)
+    last = last_rows(batch, kept).index_select(0, places)
+    alone = VerifyBatch(
+        token_ids=batch.token_ids.index_select(0, last),
+        positions=batch.positions.index_select(1, last),
+        cells=torch.full_like(last, -1),
+        span_starts=torch.arange(count + 1, device=kept.device),
+        slots=batch.slots.index_select(0, places),
+        contexts=(contexts + kept - 1).index_select(0, places),
+        page_tables=batch.page_tables.index_select(0, places),
+        accepted=torch.zeros_like(last),
+        width=1,
+    )
+    return last, alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,21 @@ class Fp8MtpDriver(Fp8Driver):
         self.verify(*guessed, width=width, spare=spare, keep=[len(tokens) - 1 for _, tokens in spans])
         return self._head(spans, contexts, wrong=wrong, spare=spare)
 
+    def follow(self, *spans: Span, width: int | None = None) -> Tensor:
+        """Prompts, maybe in pieces; the head's outputs of their last rows alone, [S, hidden]."""
+        contexts = self._ints([sequence.computed for sequence, _ in spans])
+        self.read(*((sequence, tokens[:-1]) for sequence, tokens in spans), width=width)
+        batch = self.batch
+        assert batch is not None
+        following = self._ints([token for _, tokens in spans for token in tokens[1:]])
+        return self.mtp.follow(
+            dataclasses.replace(batch, token_ids=following),
+            self.hidden,
+            self.cache,
+            contexts=contexts,
+            kept=self._ints([len(tokens) - 1 for _, tokens in spans]),
+        )
+
     def draft(self, start: ChainStart, count: int) -> list[list[int]]:
         """`count` guesses behind each place."""
         return [[int(token) for token in row] for row in self.mtp.draft(start, self.cache, count=count)]

@@ -124,6 +124,20 @@ def test_the_draft_head_gives_the_cpu_references_outputs_and_a_graph_holds_its_c
     assert rms(kernels - reference) / rms(reference) < NOISE
 
 
+def test_the_draft_head_follows_a_prompt_by_keys_and_values_alone(
+    small: ModelConfig, cuda: torch.device
+) -> None:
+    config = dataclasses.replace(small, has_mtp=True)
+    driver = Fp8MtpDriver(config, random_fp8_weights(config, cuda, seed=3), device=cuda)
+    tokens = drawn(config, 1300)
+    _, read = driver.read_both((driver.start(), tokens))
+    sequence, other = driver.start(), driver.start()
+    (early,) = driver.follow((sequence, tokens[:1101]))
+    late, short = driver.follow((sequence, tokens[1100:]), (other, tokens[:301]))
+    for got, wanted in ((early, read[1099]), (late, read[1298]), (short, read[299])):
+        assert rms(got - wanted) / rms(wanted) < NOISE
+
+
 def test_tiny_is_as_near_to_float32_on_the_gpu_as_on_the_cpu(tiny: Tiny, cuda: torch.device) -> None:
     exact, cpu, gpu = tiny.exact(), tiny.fp8(), tiny.fp8(cuda)
     for prompt in tiny.prompts:

@@ -110,6 +110,27 @@ def test_a_prompt(model: Model, width: int | None) -> None:
     assert error(got, torch.cat((model.outputs(model.text), model.outputs(short)))) < FP8_ERROR
 
 
+@pytest.mark.parametrize("width", [None, 4], ids=["whole", "in pieces"])
+def test_following_a_prompt_leaves_what_reading_it_does(model: Model, width: int | None) -> None:
+    read, followed = model.driver(), model.driver()
+    texts = [model.text, model.text[:9], model.text[20:43]]
+    running = [[driver.start() for _ in texts] for driver in (read, followed)]
+    # in two chunks each, the second behind what is in the cache
+    for cut in (slice(0, 6), slice(5, None)):
+        spans = [list(zip(sequences, (text[cut] for text in texts), strict=True)) for sequences in running]
+        wanted, _ = read.read_both(*spans[0], width=width)
+        got = followed.follow(*spans[1], width=width)
+        assert error(got, wanted.outputs) < NOISE
+    for mine, others in zip(
+        (followed.cache.keys, followed.cache.values), (read.cache.keys, read.cache.values), strict=True
+    ):
+        # the rest of the cache is as it was, not a number
+        written = ~mine[-1].float().isnan()
+        assert torch.equal(written, ~others[-1].float().isnan())
+        assert int(written.any(dim=3).sum()) == sum(len(text) - 1 for text in texts)
+        assert error(mine[-1].float()[written], others[-1].float()[written]) < NOISE
+
+
 def test_chained_guesses(model: Model) -> None:
     driver = model.driver()
     texts = [model.text, model.text[:2], model.text[:31]]
