@@ -118,8 +118,9 @@ class EngineSettings:
     chunk_tokens: int | None = None
     """Rows of one pass that read prompts beside answers being written, whose next tokens wait for them.
 
-    256 on the CPU; 4,096 on a GPU, where they take 0.2 s, and more the further into a prompt they are. Beside
-    answers of shorter classes a long prompt gets an eighth of it on average, and less where those are many.
+    256 on the CPU; 4,096 on a GPU, where they take 0.2 s, and more the further into a prompt they are. Twice
+    as many where no other class was there for a while. Beside answers of shorter classes a long prompt gets
+    an eighth of it on average, and less where those are many.
     """
 
     page_tokens: int | None = None

@@ -90,11 +90,14 @@ def test_what_two_prompts_begin_with_the_third_does_not_read() -> None:
     assert rig.run(request("c", (*system, 9))) == [20]
 
 
-def test_what_a_pass_does_not_read_of_a_prompt_for_its_checkpoint_it_reads_of_another() -> None:
-    rig = Rig(num_slots=2)
+@pytest.mark.parametrize(("length", "read"), [(40, {"b": (0, 32)}), (45, {})])
+def test_what_a_pass_leaves_of_a_prompt_for_its_checkpoint_goes_to_one_that_could_end_in_it(
+    length: int, read: dict[str, tuple[int, int]]
+) -> None:
+    rig = Rig(num_slots=2, pass_tokens=80)
     rig.add(request("a", LONG))
-    rig.add(request("b", document(1, 45)))
-    assert spans(rig.run_pass()) == {"a": (0, 36), "b": (0, 28)}
+    rig.add(request("b", document(1, length)))
+    assert spans(rig.run_pass()) == {"a": (0, 36), **read}
     rig.run()
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparkle.engine.checkpoint_places import CheckpointPlaces
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, Drawn, PassPlan, PassResult
 from sparkle.engine.prompt_rows import PromptRows
 from sparkle.engine.request import Request, RequestState
@@ -47,9 +48,38 @@ def test_alone_a_prompt_gets_all_rows() -> None:
 
 
 def test_beside_answers_of_its_own_class_or_longer_it_gets_a_chunk() -> None:
-    assert share([request("a", 33_000, P2)], answers(P2)) == {"a": 4096}
     assert share([request("a", 33_000, P2)], answers(*[P2] * 30, P3, P4)) == {"a": 4096}
-    assert share([request("a", 33_000, P2)], answers(P2), rows=900) == {"a": 900}
+    assert share([request("a", 33_000, P2)], answers(P3)) == {"a": 4096}
+    assert share([request("a", 5000, P0)], answers(P0)) == {"a": 4096}
+    assert share([request("a", 33_000, P2)], answers(P2, P3), rows=900) == {"a": 900}
+
+
+def test_it_gets_two_where_for_a_while_no_other_class_was_here() -> None:
+    prompt, beside = [request("a", 33_000, P2)], answers(*[P2] * 30)
+    assert share(prompt, beside) == {"a": 8192}
+    assert share(prompt, beside, rows=900) == {"a": 900}
+    deep = request("deep", 60_000, P2)
+    deep.computed = 32_767
+    assert share([deep], beside) == {"deep": 8192}
+    deep.computed = 32_768
+    assert share([deep], beside) == {"deep": 4096}
+    of = PromptRows(CHUNK)
+    share([], answers(P0), of=of, now_s=1.0)
+    assert share(prompt, beside, of=of, now_s=8.9) == {"a": 4096}
+    assert share(prompt, beside, of=of, now_s=9.0) == {"a": 8192}
+    # a question's prompt alone, too
+    share([request("question", 300, P0), *prompt], beside, of=of, now_s=9.1)
+    assert share(prompt, beside, of=of, now_s=17.0) == {"a": 4096}
+
+
+def test_what_a_long_prompt_leaves_goes_to_those_that_end_in_it() -> None:
+    first, second = request("first", 33_000, P2, arrival=1), request("second", 34_000, P2, arrival=2)
+    first.places = CheckpointPlaces(33_000, cached=0, shared=0, block_tokens=64)
+    first.computed = 32_000
+    assert share([first, second]) == {"first": 512}
+    third = request("third", 7000, P2, arrival=3)
+    assert share([first, second, third]) == {"first": 512, "third": 7000}
+    assert share([first, second, third], rows=7511) == {"first": 512}
 
 
 @pytest.mark.parametrize(("count", "passes"), [(1, 4), (8, 4), (9, 8), (16, 8)])
@@ -60,6 +90,14 @@ def test_beside_shorter_answers_it_gets_half_a_chunk_seldom_and_more_seldom_the_
     for _ in range(3):
         found = [share([request("a", 33_000, P2)], beside, of=of) for _ in range(passes)]
         assert found == [*[{}] * (passes - 1), {"a": 2048}]
+
+
+def test_what_was_saved_up_is_forgotten_where_it_reads_freely() -> None:
+    of, beside = PromptRows(CHUNK), answers(P0)
+    prompt = [request("a", 33_000, P2)]
+    assert [share(prompt, beside, of=of) for _ in range(3)] == [{}] * 3
+    assert share(prompt, of=of) == {"a": 8448}
+    assert [share(prompt, beside, of=of) for _ in range(4)] == [*[{}] * 3, {"a": 2048}]
 
 
 def test_beside_more_than_sixteen_shorter_ones_only_an_overdue_one_gets_any() -> None:
@@ -79,7 +117,7 @@ def test_a_question_is_read_at_once_whatever_its_class_and_a_document_beside_it_
     # beside nine it is a sixteenth
     assert share([document, question], answers(*[P0] * 8), of=of) == {"question": 300}
     assert share([document, question], answers(P0), of=of) == {"question": 300}
-    assert share([document, question], answers(P0), of=of) == {"question": 300, "document": 2304}
+    assert share([document, question], answers(P0), of=of) == {"question": 300, "document": 2048}
 
 
 def test_questions_together_get_a_chunk_beside_answers() -> None:
@@ -102,7 +140,8 @@ def test_an_urgent_prompt_keeps_half_a_chunk_and_others_together_get_a_quarter()
     )
     assert share([long, short], now_s=31.9) == {"short": 8448}
     assert share([long, short], now_s=32.0) == {"short": 1024, "long": 7424}
-    assert share([long, short], answers(P2), now_s=32.0) == {"short": 1024, "long": 3072}
+    assert share([long, short], answers(P2, P3), now_s=32.0) == {"short": 1024, "long": 3072}
+    assert share([long, short], answers(P2), now_s=32.0) == {"short": 1024, "long": 7168}
     assert share([long, short], answers(*[P0] * 20), now_s=31.9) == {}
     assert share([long, short], answers(*[P0] * 20), now_s=32.0) == {"long": 2048}
     questions = [request(str(number), 500, P0, arrival=number, arrived_s=31.5) for number in range(3, 9)]
@@ -153,7 +192,8 @@ def test_what_is_shared_out_is_there_and_in_the_end_somebody_gets_it(
         assert used or classes or not (rows and reading), "a pass without rows"
         if classes:
             # nobody's next token waits for more than this
-            assert used <= max(2, chunk_tokens)
+            here = {one.priority for one in (*reading, *decoding)}
+            assert used <= max(2, chunk_tokens * (2 if len(here) == 1 and here != {P0} else 1))
     longest = max((one.priority for one in reading), default=P0)
     shorter = sum(of < longest for of in classes)
     if rows and reading and shorter <= 16:
