@@ -1,11 +1,11 @@
 """Where along a prompt checkpoints are worth their slots and passes. Knows no torch, no cache and no slot.
 
 A chunk of the prompt ends at each of these, so each costs its request a pass more:
-1. The prompt's end, but for the words that open the answer: the same prompt again, or a template that ends in
-   another way, reads less than two blocks.
-2. Eight blocks before it: another question about the same document stands behind it.
+1. Eight blocks before the prompt's end: another question about the same document stands behind it, and the
+   same prompt again reads no more than these, which are one short pass.
+2. The prompt's end, but for the words that open the answer, where that place would come too early.
 3. The end of what an earlier prompt began with too: the third one with it does not read it.
-The first two are for prompts that are long enough to gain more than a pass costs.
+The first two are for prompts that are long enough to gain more than a pass costs, and exclude each other.
 
 Beside these, where a chunk ends anyway: each time the tokens behind a checkpoint have doubled.
 """
@@ -18,7 +18,7 @@ WORTH_BLOCKS = 8
 """Reading fewer again takes about as long as one pass more."""
 SHARED_BLOCKS = 2
 """The same where others are known to begin like this."""
-FROM_END_BLOCKS = (8, 0)
+FROM_END_BLOCKS = 8
 
 
 class CheckpointPlaces:
@@ -73,12 +73,9 @@ class CheckpointPlaces:
 
 
 def _by_length(num_tokens: int, cached: int, block_tokens: int) -> list[int]:
+    early = -(-num_tokens // block_tokens) - FROM_END_BLOCKS
     end = (num_tokens - OPENING_TOKENS) // block_tokens
-    found: list[int] = []
-    last = cached
-    for before in FROM_END_BLOCKS:
-        place = (end - before) * block_tokens
-        if place - last >= WORTH_BLOCKS * block_tokens:
-            found.append(place)
-            last = place
-    return found
+    worth = (
+        blocks * block_tokens for blocks in (early, end) if blocks - cached // block_tokens >= WORTH_BLOCKS
+    )
+    return [*worth][:1]

@@ -22,14 +22,18 @@ def places(num_tokens: int, *, cached: int = 0, shared: int = 0) -> CheckpointPl
         (519, 0, []),
         # 512 tokens and those that open the answer
         (520, 0, [512]),
-        (1095, 0, [512, 1024]),
-        (33_000, 0, [32_448, 32_960]),
-        (262_144, 0, [261_568, 262_080]),
-        (33_000, 32_000, [32_960]),
-        (33_000, 32_960, []),
+        (960, 0, [896]),
+        (961, 0, [512]),
+        (1024, 0, [512]),
+        (1025, 0, [576]),
+        (33_000, 0, [32_512]),
+        (262_144, 0, [261_632]),
+        (33_000, 32_000, [32_512]),
+        (33_000, 32_064, [32_960]),
+        (33_000, 32_512, []),
     ],
 )
-def test_a_long_prompt_has_them_at_its_end_and_in_front_of_it(
+def test_a_long_prompt_has_one_where_eight_blocks_are_left_or_at_its_end(
     num_tokens: int, cached: int, expected: list[int]
 ) -> None:
     assert sorted(places(num_tokens, cached=cached).places) == expected
@@ -43,8 +47,8 @@ def test_a_long_prompt_has_them_at_its_end_and_in_front_of_it(
         (300, 128, 192, []),
         (300, 128, 256, [256]),
         # as good as the place that is there anyway
-        (1095, 0, 1088, [512, 1024]),
-        (1095, 0, 896, [512, 896, 1024]),
+        (1095, 0, 704, [640]),
+        (1095, 0, 1088, [640, 1088]),
     ],
 )
 def test_what_an_earlier_prompt_had_too_is_a_place_where_that_is_worth_a_pass(
@@ -86,7 +90,7 @@ def test_where_chunks_end_anyway_they_double() -> None:
 
 
 def test_none_where_another_request_sees_to_it() -> None:
-    made = places(1095)
-    made.leave_out(512)
+    made = places(1095, shared=1024)
+    made.leave_out(640)
     assert made.chunk_end(0, 8448) == 1024
     assert not made.is_wanted(1095)

@@ -30,12 +30,17 @@ def shared_places() -> SharedPlaces:
 def test_a_place_is_one_requests_until_that_ends() -> None:
     shared = shared_places()
     first, places = planned(shared, LONG)
-    # the last block that ends 8 tokens before the end, and 8 blocks before that one
-    assert places == {60, 92}
+    # 8 blocks before the end
+    assert places == {68}
+    # all that another is known to have too
+    second, places = planned(shared, LONG)
+    assert places == {96}
     assert planned(shared, LONG)[1] == set()
     shared.end(first)
     assert first.places is None
-    assert planned(shared, LONG)[1] == {60, 92}
+    assert planned(shared, LONG)[1] == {68}
+    shared.end(second)
+    assert planned(shared, LONG)[1] == {96}
 
 
 def test_the_place_where_two_prompts_part_is_the_seconds_and_not_the_thirds() -> None:
@@ -49,7 +54,7 @@ def test_the_place_where_two_prompts_part_is_the_seconds_and_not_the_thirds() ->
 def test_prompts_of_two_tenants_have_nothing_in_common() -> None:
     shared = shared_places()
     planned(shared, LONG)
-    assert planned(shared, LONG, tenant="b")[1] == {60, 92}
+    assert planned(shared, LONG, tenant="b")[1] == {68}
 
 
 def test_what_was_seen_long_ago_is_forgotten() -> None:
