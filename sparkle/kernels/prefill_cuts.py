@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 BLOCK_TOKENS = 1024
-"""Runs are a power of two of it, or of WHOLE_TOKENS."""
+"""Runs are a power of two of it, or of WHOLE_TOKENS; or three."""
 WHOLE_TOKENS = 8448
 """The engine's whole pass, which long prompts alone are read in: met most, so nothing is added to it."""
 LEAST_ROWS = 256
@@ -59,6 +59,11 @@ def filled_rows(rows: int) -> int:
 
 
 def _lengths(tokens: int, unit: int) -> list[int]:
-    """Powers of two of `unit`, the largest first, for as much of `tokens` as they can make up."""
+    """Of `tokens` as much as units make up: powers of two of them, the largest first, but three as one."""
     units = tokens // unit
-    return [unit << power for power in reversed(range(units.bit_length())) if units >> power & 1]
+    lengths: list[int] = []
+    while units:
+        most = units if units == 3 else 1 << (units.bit_length() - 1)
+        lengths.append(most * unit)
+        units -= most
+    return lengths

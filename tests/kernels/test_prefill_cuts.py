@@ -29,7 +29,10 @@ def test_every_key_is_in_one_call(context: int, rows: int) -> None:
     assert cuts.rows == filled_rows(rows)
     assert cuts.own_rows == filled_rows(behind + rows)
     for length in (end - start for start, end in cuts.runs):
-        assert any(length % unit == 0 and (length // unit).bit_count() == 1 for unit in (1024, 8448))
+        assert any(
+            length % unit == 0 and ((length // unit).bit_count() == 1 or length == 3 * unit)
+            for unit in (1024, 8448)
+        )
 
 
 @given(st.integers(1, 4 * MOST_ROWS))
@@ -45,7 +48,7 @@ def test_rows_are_filled_up_by_a_quarter_at_most(rows: int) -> None:
     [
         (0, 1, Cuts(runs=(), rows=256, start=0, own_rows=256)),
         (0, 8448, Cuts(runs=(), rows=8448, start=0, own_rows=8448)),
-        (3 * 8448, 8448, Cuts(runs=((0, 16_896), (16_896, 25_344)), rows=8448, start=25_344, own_rows=8448)),
+        (3 * 8448, 8448, Cuts(runs=((0, 25_344),), rows=8448, start=25_344, own_rows=8448)),
         (3 * 4096, 4096, Cuts(runs=((0, 8192), (8192, 12_288)), rows=4096, start=12_288, own_rows=4096)),
         (1023, 2, Cuts(runs=(), rows=256, start=0, own_rows=1280)),
         (33_000, 200, Cuts(runs=((0, 32_768),), rows=256, start=32_768, own_rows=512)),
@@ -59,7 +62,7 @@ def test_a_long_prompt_alone_is_read_in_calls_of_nothing_but_its_own_rows_and_ke
     for chunk in range(LONGEST // WHOLE_TOKENS):
         cuts = cuts_of(chunk * WHOLE_TOKENS, WHOLE_TOKENS)
         assert (cuts.start, cuts.own_rows, cuts.rows) == (chunk * WHOLE_TOKENS, WHOLE_TOKENS, WHOLE_TOKENS)
-        assert len(cuts.runs) == chunk.bit_count()
+        assert len(cuts.runs) == chunk.bit_count() - (chunk % 4 == 3)
 
 
 def test_there_are_few_shapes() -> None:
@@ -70,5 +73,5 @@ def test_there_are_few_shapes() -> None:
             cuts = cuts_of(context, rows)
             runs |= {(cuts.rows, end - start) for start, end in cuts.runs}
             own.add(cuts.own_rows)
-    assert len(runs) <= 17 * 13
+    assert len(runs) <= 17 * 15
     assert len(own) <= 18
