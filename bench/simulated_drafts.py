@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from sparkle.engine.buckets import MAX_ROWS, WIDTHS
+from sparkle.engine.buckets import MAX_ROWS, PAIR, WIDTHS
 
 GUESSES = 7
 """Of the passes whose kept tokens are given."""
@@ -19,7 +19,7 @@ GraphMs = Callable[[int, int], float]
 class SimulatedDrafts:
     """Every guess is right with one chance. Of all widths the one is taken with the most tokens a second.
 
-    No wider than the graphs are: with 33 sequences or more nothing is guessed.
+    No wider than the graphs are: with 33 sequences or more one token is guessed.
     """
 
     def __init__(self, kept: float, graph_ms: GraphMs) -> None:
@@ -49,6 +49,8 @@ class SimulatedDrafts:
     def _width(self, sequences: int) -> int:
         if sequences not in self._widths:
             fitting = [width for width in WIDTHS if width == 1 or width * sequences <= MAX_ROWS]
+            if fitting == [1] and PAIR * sequences <= MAX_ROWS:
+                fitting.append(PAIR)
             self._widths[sequences] = max(
                 fitting, key=lambda width: _kept(self._chance, width) / self._graph_ms(sequences, width)
             )

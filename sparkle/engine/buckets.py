@@ -9,6 +9,8 @@ from sparkle.engine.plan import MAX_DRAFT_TOKENS
 
 WIDTHS = (1, 4, 8, 1 + MAX_DRAFT_TOKENS)
 """Rows of one sequence in such a pass, as many as are worth a graph."""
+PAIR = 2
+"""Rows of one sequence where so many are written that no other draft fits."""
 MAX_ROWS = 128
 """Rows of such a pass at most: up to here the products' cost is the weights' alone."""
 
@@ -37,6 +39,8 @@ def widths_for(draft_tokens: int) -> tuple[int, ...]:
 def buckets_for(num_slots: int, widths: Iterable[int], *, guesses: bool = False) -> tuple[Bucket, ...]:
     """Powers of two of sequences up to `num_slots` for each width, as MAX_ROWS allows; most rows first.
 
+    Where one row alone would be left of several widths, PAIR is there too: without any draft so many answers
+    take three times as long as half of them.
     `guesses`: with a draft model, each width that has room for guesses is there a second time. With width 1
     among the widths, every slot's next token fits one pass: `num_slots` is at most MAX_ROWS.
     """
@@ -49,6 +53,10 @@ def buckets_for(num_slots: int, widths: Iterable[int], *, guesses: bool = False)
         for count in counts
         if count * width <= MAX_ROWS
     ]
+    drafting = [width for width, guessing in kinds if width > 1 and not guessing]
+    for count in counts:
+        if drafting and count * min(drafting) > MAX_ROWS >= count * PAIR:
+            made += [Bucket(count, PAIR, guessing) for guessing in ((False, True) if guesses else (False,))]
     return tuple(sorted(made, key=lambda bucket: (-bucket.rows, -bucket.width)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from sparkle.engine.buckets import Bucket, smallest
+from sparkle.engine.buckets import PAIR, Bucket, smallest
 
 ROW_SHARE = 0.05
 """What a row adds to a pass without any, until passes are measured: about that of sparkle-tiny on a CPU."""
@@ -45,6 +45,9 @@ class PassCosts:
         """The widths there are for so many sequences, ascending from 1; only that where they are too many."""
         if sequences not in self._widths:
             found = {bucket.width for bucket in self._buckets if bucket.sequences >= sequences}
+            if found - {1, PAIR}:
+                # it is for more sequences than these
+                found.discard(PAIR)
             self._widths[sequences] = sorted({1} | found)
         return self._widths[sequences]
 

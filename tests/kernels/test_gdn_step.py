@@ -19,7 +19,7 @@ from tests.kernels.interpreter import Interpreter
 
 Step = Callable[..., Tensor]
 CPU = torch.device("cpu")
-WIDTHS = (1, 4, 8, WINDOW)
+WIDTHS = (1, 2, 4, 8, WINDOW)
 SMALL = GdnShape()
 REAL = GdnShape(key_heads=16, value_heads=48, dim=128)
 

@@ -205,7 +205,7 @@ def test_kernel(interpreter: Interpreter, case: PagedCase) -> None:
     assert_attention(case, inputs, got, gated=gated)
 
 
-@pytest.mark.parametrize("width", [1, 4, 8, 16])
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("cache", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
 def test_kernel_compiles_to_tensor_core_products(width: int, cache: torch.dtype) -> None:
     settings = attention_parts.launch_settings(width * 6, cache)

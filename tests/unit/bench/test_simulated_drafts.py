@@ -43,8 +43,8 @@ def test_a_pass_is_no_wider_than_its_graph_and_a_draft_than_its_room() -> None:
         {8},
         {4},
         {4},
-        {1},
-        {1},
+        {2},
+        {2},
     ]
     assert widths(drafts, 8, room=2) == {3}
     assert drafts.choose({}) == {}

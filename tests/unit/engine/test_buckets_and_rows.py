@@ -24,6 +24,11 @@ def test_no_bucket_has_too_many_rows_and_the_largest_come_first() -> None:
     assert len(set(made)) == len(made)
     assert {bucket.sequences for bucket in made if bucket.width == 16} == {1, 2, 4, 8}
     assert {bucket.sequences for bucket in made if bucket.width == 4} == {1, 2, 4, 8, 16, 32}
+    # where a draft of three does not fit, one of a single token does
+    assert {bucket.sequences for bucket in made if bucket.width == 2} == {64}
+    assert {bucket.sequences for bucket in buckets_for(128, (1, 4)) if bucket.width == 2} == {64}
+    pairs = [bucket for bucket in buckets_for(48, (1, 8), guesses=True) if bucket.width == 2]
+    assert pairs == [Bucket(count, 2, guesses) for count in (48, 32) for guesses in (False, True)]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,9 @@ def test_no_bucket_has_too_many_rows_and_the_largest_come_first() -> None:
         (9, 16, None),
         (1, 17, None),
         (64, 1, Bucket(64, 1)),
-        (33, 2, None),
+        (33, 2, Bucket(64, 2)),
+        (33, 3, None),
+        (9, 2, Bucket(16, 4)),
         (65, 1, None),
     ],
 )
@@ -118,7 +125,7 @@ def test_beside_a_draft_model_copies_have_the_widest_graphs_alone() -> None:
     made = graphs_for(64, (1, 4, 8, 16), guesses=True)
     assert [bucket for bucket in made if bucket.guesses] == [bucket for bucket in every if bucket.guesses]
     copies = [(bucket.sequences, bucket.width) for bucket in made if bucket.width > 1 and not bucket.guesses]
-    assert sorted(copies) == [(1, 16), (2, 16), (4, 16), (8, 16), (16, 8), (32, 4)]
+    assert sorted(copies) == [(1, 16), (2, 16), (4, 16), (8, 16), (16, 8), (32, 4), (64, 2)]
     assert sum(bucket.width == 1 for bucket in made) == 7
     # whatever fits a bucket has a graph
     for bucket in every:

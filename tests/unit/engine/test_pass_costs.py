@@ -39,8 +39,8 @@ def test_widths_are_those_with_a_bucket() -> None:
         [1, 4, 8, 16],
         [1, 4, 8],
         [1, 4],
-        [1],
-        [1],
+        [1, 2],
+        [1, 2],
     ]
     # more sequences than there are buckets for: no drafts, and a time all the same
     assert list(costs.widths(300)) == [1]
