@@ -149,8 +149,8 @@ class Heir:
         on_handed_on: Callable[[int], None],
     ) -> None:
         """`process`: as its own will has it; `on_handed_on` is told how many jobs of a dead worker go on."""
+        self.process = process
         self._connection = connection
-        self._process = process
         self._region = region
         self._subject = subjects.will(region, worker)
         self._on_handed_on = on_handed_on
@@ -198,7 +198,7 @@ class Heir:
             else:
                 self._wills[will.worker] = _Kept(will.process, will.leases, self._connection.generation)
         if envelope.reply:
-            await self._connection.publish(envelope.reply, self._process.encode())
+            await self._connection.publish(envelope.reply, self.process.encode())
         elif not envelope.payload:
             raise InvalidMessage("reply: missing; a question says where its answer goes")
 

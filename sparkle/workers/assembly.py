@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -20,6 +21,7 @@ from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.storage import require_memory
 from sparkle.queue.usage import require_meter
+from sparkle.queue.wills import Heir
 from sparkle.workers.check_client import CheckProcess
 from sparkle.workers.lifecycle import LifeCycle
 from sparkle.workers.metrics import WorkerMetrics
@@ -69,6 +71,14 @@ async def run_worker(
         await replies.is_cancelled("none", "none")
         if settings.metered:
             await require_meter(connection, settings.region)
+        heir = Heir(
+            connection, settings.region, worker, secrets.token_hex(8), on_handed_on=metrics.rescued.inc
+        )
+        # before it is heard of: whoever is, while its model loads, can look after one that is alone
+        await heir.start()
+        stack.push_async_callback(heir.stop)
+        watching = asyncio.create_task(heir.run(), name="watch-wills")
+        stack.callback(watching.cancel)
         heart = HeartbeatSender(connection, pulse.heartbeat, settings.heartbeat_s)
         beating = asyncio.create_task(heart.run(), name="heartbeat")
         stack.callback(beating.cancel)
@@ -93,7 +103,7 @@ async def run_worker(
             unix_s=SteadyUnixClock(),
             shapes=ShapeCheck(checks, metrics),
         )
-        serving = Worker(station, life, heart)
+        serving = Worker(station, life, heart, heir)
         metrics.slots.set(engine.ready.slots)
         pulse.serving(model=engine.ready.model, slots=engine.ready.slots, jobs=serving.jobs)
         await serving.serve()

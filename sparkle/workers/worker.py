@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import deque
 from collections.abc import Iterable
 
@@ -32,28 +31,21 @@ _ENGINE_ENDS_S = 600.0
 class Worker:
     """A connected worker whose engine is ready."""
 
-    def __init__(self, station: Station, life: LifeCycle, heart: HeartbeatSender) -> None:
-        """`heart` beats already; here it also tells each change of state at once."""
+    def __init__(self, station: Station, life: LifeCycle, heart: HeartbeatSender, heir: Heir) -> None:
+        """`heart` beats already, and tells each change of state at once here; `heir` takes wills already."""
+        self._heir = heir
         self._station = station
         self._life = life
         self._heart = heart
         self._running = RunningJobs(station, on_begin=lambda: self._will.changed(), on_end=self._slot_freed)
         self._roster = WorkerRoster(station.connection, station.settings.region, on_news=self._met)
-        process = secrets.token_hex(8)
         self._will = WillMaker(
             station.connection,
             station.settings.region,
             station.worker,
-            process,
+            heir.process,
             leases=lambda: self._running.leases,
             peers=self._peers,
-        )
-        self._heir = Heir(
-            station.connection,
-            station.settings.region,
-            station.worker,
-            process,
-            on_handed_on=station.metrics.rescued.inc,
         )
         self._puller = Puller(
             station.connection,
@@ -94,13 +86,11 @@ class Worker:
             asyncio.create_task(self._serve_engine(), name="serve-engine"),
             asyncio.create_task(self._watch.run(), name="watch-engine"),
             asyncio.create_task(self._will.run(), name="tell-will"),
-            asyncio.create_task(self._heir.run(), name="watch-wills"),
             asyncio.create_task(self._watch_connection(), name="watch-connection"),
         }
         ending = asyncio.create_task(self._drain(), name="drain")
         try:
             await self._offers.start()
-            await self._heir.start()
             self._life.ready()
             await self._heart.send()
             log.info("worker_ready", extra={"worker": self._station.worker, "slots": self._slots.total})
@@ -180,8 +170,8 @@ class Worker:
             self._will.changed()
 
     def _peers(self) -> list[str]:
-        """Who can keep a will."""
-        return [one.worker for one in self._roster.workers() if one.state is WorkerState.READY]
+        """Who can keep a will: also one whose model is still loading."""
+        return [one.worker for one in self._roster.workers() if one.state is not WorkerState.DRAINING]
 
     def _free_slots(self) -> int:
         return 0 if self._life.draining.is_set() else self._slots.free

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,12 +14,16 @@ import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 import pytest_asyncio
 
+from sparkle.engine.frames import Ready
 from sparkle.queue import topology
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
 from sparkle.queue.topology import TopologySettings
-from sparkle.workers.lifecycle import ExitCode
+from sparkle.workers.assembly import run_worker
+from sparkle.workers.lifecycle import ExitCode, LifeCycle
+from sparkle.workers.settings import WorkerSettings
 from tests.conftest import Eventually
+from tests.engine_stand_in import StandInEngine
 from tests.worker_at_work import REGION, TENANT, Producer, Watched, make_job, tokens_of
 from tests.worker_processes import stand_in, worker_process
 
@@ -92,7 +97,7 @@ async def test_kill_9_of_a_worker_is_noticed_by_another_which_has_its_jobs_go_on
         worker_process(*stand_in(nats_server, "--name", "w-2", "--slots", "8")) as second,
     ):
         await eventually(lambda: "heir_found" in first.events())
-        jobs = [await producer.submit(make_job("pace_ms=100", max_tokens=100)) for _ in range(8)]
+        jobs = [await producer.submit(make_job("pace_ms=100", max_tokens=50)) for _ in range(8)]
         await eventually(lambda: all(watched.tokens() for watched in jobs))
         lost = [watched for watched in jobs if watched.chunks[0].worker == "w-1"]
         assert lost
@@ -123,6 +128,31 @@ async def test_a_worker_killed_with_its_first_job_has_an_heir_by_then(
         await producer.publisher.cancel(TENANT, long.job.id)
         result = await waiting.result()
     assert (result.worker, result.attempt, result.tokens) == ("w-1", 2, tokens_of(waiting.job))
+
+
+async def test_one_whose_model_still_loads_looks_after_one_that_is_alone(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = asyncio.Event()
+
+    class Loading(StandInEngine):
+        async def start(self) -> Ready:
+            await loaded.wait()
+            return await super().start()
+
+    settings, life = WorkerSettings(region=REGION, nats=nats_server.url, name="w-2"), LifeCycle()
+    async with worker_process(*stand_in(nats_server, "--name", "w-1")) as first:
+        watched = await producer.submit(make_job("pace_ms=50", max_tokens=20))
+        await eventually(lambda: watched.chunks)
+        second = asyncio.create_task(run_worker(settings, Loading(slots=4), life))
+        await eventually(lambda: "heir_found" in first.events())
+        first.process.kill()
+        await eventually(lambda: "worker_lost" in [record.message for record in caplog.records])
+        loaded.set()
+        result = await watched.result()
+    assert (result.worker, result.attempt, result.tokens) == ("w-2", 2, tokens_of(watched.job))
+    life.interrupt()
+    await second
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

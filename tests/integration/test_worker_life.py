@@ -30,6 +30,7 @@ from sparkle.queue.job_seals import JobSeals
 from sparkle.queue.local import LocalServer
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.topology import TopologySettings
+from sparkle.queue.wills import Heir
 from sparkle.schemas import subjects
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.answered import Answered
@@ -353,7 +354,8 @@ async def test_a_connection_that_ends_for_good_ends_the_worker(
     )
     life = LifeCycle()
     heart = HeartbeatSender(own, Pulse(worker="w-1", region=REGION, life=life).heartbeat)
-    serving = asyncio.create_task(Worker(station, life, heart).serve())
+    heir = Heir(own, REGION, "w-1", "0123456789abcdef", on_handed_on=metrics.rescued.inc)
+    serving = asyncio.create_task(Worker(station, life, heart, heir).serve())
     producer = Producer(connection)
     await producer.submit(make_job("silent=1"))
     await producer.until_running()
