@@ -66,6 +66,7 @@ class WillMaker:
         self._leases = leases
         self._peers = peers
         self._heir: str | None = None
+        self._told: str | None = None
         self._refused: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -90,11 +91,9 @@ class WillMaker:
                 await self._connection.publish(self._subject(self._heir), self._will([]))
 
     async def _tell(self, leases: list[str]) -> None:
-        before, self._heir = self._heir, self._choose()
+        self._heir = self._choose()
         if self._heir is None:
             return
-        if self._heir != before:
-            log.info("heir_found", extra={"heir": self._heir})
         try:
             await self._connection.request(self._subject(self._heir), self._will(leases), timeout_s=_ANSWER_S)
         except (TopologyMissing, PublishUncertain):
@@ -104,6 +103,9 @@ class WillMaker:
             self._changed.set()
         except NotConnected:
             return
+        if self._heir not in (None, self._told):
+            log.info("heir_found", extra={"heir": self._heir})
+        self._told = self._heir
 
     def _choose(self) -> str | None:
         """The one that it was, or the next one in a ring of all names: so each is the heir of few."""

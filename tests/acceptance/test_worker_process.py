@@ -24,7 +24,7 @@ from sparkle.workers.lifecycle import ExitCode, LifeCycle
 from sparkle.workers.settings import WorkerSettings
 from tests.conftest import Eventually
 from tests.engine_stand_in import StandInEngine
-from tests.worker_at_work import REGION, TENANT, Producer, Watched, make_job, tokens_of
+from tests.worker_at_work import REGION, Producer, Watched, make_job, tokens_of
 from tests.worker_processes import stand_in, worker_process
 
 pytestmark = pytest.mark.acceptance
@@ -112,22 +112,6 @@ async def test_kill_9_of_a_worker_is_noticed_by_another_which_has_its_jobs_go_on
         await producer.until_empty()
     assert second.events().count("worker_lost") == 1
     assert second.events().count("job_resumed") == len(lost)
-
-
-async def test_a_worker_killed_with_its_first_job_has_an_heir_by_then(
-    producer: Producer, nats_server: LocalServer, eventually: Eventually
-) -> None:
-    """It hears of the others as they answer its first word, not with their next heartbeat."""
-    async with worker_process(*stand_in(nats_server, "--name", "w-1", "--slots", "1")):
-        long = await producer.submit(make_job("pace_ms=50", max_tokens=2000))
-        await eventually(lambda: long.chunks)
-        waiting = await producer.submit(make_job("pace_ms=200", max_tokens=5))
-        async with worker_process(*stand_in(nats_server, "--name", "w-2", "--slots", "1")) as second:
-            await eventually(lambda: waiting.chunks)
-            second.process.kill()
-        await producer.publisher.cancel(TENANT, long.job.id)
-        result = await waiting.result()
-    assert (result.worker, result.attempt, result.tokens) == ("w-1", 2, tokens_of(waiting.job))
 
 
 async def test_one_whose_model_still_loads_looks_after_one_that_is_alone(
