@@ -11,7 +11,7 @@ import msgpack  # type: ignore[import-untyped]  # pyright: ignore[reportMissingT
 from sparkle.errors import InvalidMessage
 
 MAX_VALUES = 2**20
-"""Entries of all maps and arrays of one message; the longest answer with log probabilities has half of it."""
+"""Entries of all maps and arrays of one message; of log probabilities 8 MiB have fewer."""
 
 S = TypeVar("S", bound=Sized)
 

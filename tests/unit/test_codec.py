@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkle.errors import FailureCode, InvalidMessage, MessageTooLarge, UnsupportedVersion
-from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result, Usage
+from sparkle.schemas.answer import (
+    Alternative,
+    Channel,
+    Chunk,
+    Failure,
+    FinishReason,
+    Result,
+    TokenLogprobs,
+    Usage,
+)
 from sparkle.schemas.codec import decode, encode
 from sparkle.schemas.ids import new_job_id
-from sparkle.schemas.job import Job, Sampling, Turn
+from sparkle.schemas.job import MAX_LOGPROBS_TOKENS, Job, Sampling, Turn
 from sparkle.schemas.message import VERSION
-from sparkle.schemas.packing import pack
+from sparkle.schemas.packing import pack, unpack
 
 CANARY = "canary-7f3a"
 JOB_ID = new_job_id()
@@ -204,6 +213,27 @@ def test_sizes_are_checked_both_ways() -> None:
         encode(job, limit_bytes=500)
     with pytest.raises(MessageTooLarge, match=r"at most 500 are read"):
         decode(encode(job), Job, limit_bytes=500)
+
+
+LONGEST_TOKEN_BYTES = 128
+"""Of the model's vocabulary."""
+
+
+def test_the_most_log_probabilities_fit_without_their_texts() -> None:
+    top = [Alternative(token=2**20 - 1, logprob=-1.5)] * 20
+    most = Result(
+        job=JOB_ID,
+        attempt=1,
+        worker="w",
+        text="x" * LONGEST_TOKEN_BYTES * MAX_LOGPROBS_TOKENS,
+        tokens=[2**20 - 1] * MAX_LOGPROBS_TOKENS,
+        finish_reason=FinishReason.LENGTH,
+        usage=Usage(prompt_tokens=1, completion_tokens=1, queue_s=0, first_token_s=0, total_s=0),
+        logprobs=[TokenLogprobs(logprob=-1.5, top=top)] * MAX_LOGPROBS_TOKENS,
+    )
+    data = encode(most)
+    # it is not refused for the number of its values either
+    assert unpack(data)["attempt"] == 1
 
 
 def test_deep_nesting_is_refused_and_not_a_crash() -> None:
