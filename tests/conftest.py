@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from sparkle.config import environment
 from sparkle.errors import ConfigError
@@ -23,6 +24,12 @@ REGION = "local"
 POLL_S = 0.002
 
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+def pytest_configure() -> None:
+    """Lets a busy machine draw its examples as slowly as it does: that is no fault of a test."""
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session", autouse=True)
