@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparkle.kernels.attention_parts import Parts
 from sparkle.kernels.jit import Pointer, constexpr, jit, tl
+from sparkle.kernels.launch_order import start_next_then_wait
 from sparkle.kernels.quantise import Fp8Rows, quantise_groups
 
 LANES = 128
@@ -71,7 +72,7 @@ def join_parts_kernel(
     o_dim = (i_group % (DIM // LANES)) * LANES + tl.arange(0, LANES)
     i_line = i_row * (tl.num_programs(0) // (DIM // LANES)) + i_head
     if PDL:
-        tl.extra.cuda.gdc_wait()
+        start_next_then_wait()
     b_gate = tl.zeros((LANES,), tl.float32)
     if GATED:
         b_gate = tl.load(p_gate + i_row * stride_row + i_head * stride_head + o_dim).to(tl.float32)

@@ -17,8 +17,9 @@ SIDE_BY_SIDE = (
     "gdn_window_kernel",
     "gdn_step_kernel",
     "add_rms_norm_kernel",
+    "join_parts_kernel",
 )
-"""What is launched early: Gated DeltaNet's step, and norms beside the product in front of them.
+"""What lies beside a product: Gated DeltaNet's step, norms, and the join behind attention.
 
 All kernels alike would make passes of one row slower.
 """

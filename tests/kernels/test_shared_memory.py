@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from sparkle.kernels import gdn_inputs, gdn_step_kernel, gdn_window, narrow_linear, norm_quant, shared_memory
+from sparkle.kernels import (
+    attention_join,
+    gdn_inputs,
+    gdn_step_kernel,
+    gdn_window,
+    narrow_linear,
+    norm_quant,
+    shared_memory,
+)
 from sparkle.kernels.jit import Pointer, jit, knobs, tl
 
 
@@ -49,7 +57,7 @@ def load(monkeypatch: pytest.MonkeyPatch, hook: Any, driver: Driver) -> None:
 
 
 def test_the_names_are_those_of_kernels() -> None:
-    modules = (narrow_linear, gdn_inputs, gdn_window, gdn_step_kernel, norm_quant)
+    modules = (narrow_linear, gdn_inputs, gdn_window, gdn_step_kernel, norm_quant, attention_join)
     assert len(shared_memory.SIDE_BY_SIDE) == len(modules)
     for name, module in zip(shared_memory.SIDE_BY_SIDE, modules, strict=True):
         assert getattr(module, name).fn.__name__ == name
