@@ -17,6 +17,8 @@ SPARE_TOKENS = 32
 """An ending is looked for so many tokens before it is due: closing what one token opens may take some."""
 GROWTH_TOKENS = 4
 """By so many an ending is taken to grow with each token, at most: several brackets are one token."""
+RESERVED_TOKENS = 256
+"""With no more left than these, no token is taken behind which no ending is found."""
 
 FindEnding = Callable[[Matcher, int], Sequence[int] | None]
 """(where an answer stands, tokens) -> at most so many tokens that make it valid; None for none found."""
@@ -65,11 +67,10 @@ class ShapedAnswer:
         self._ending = False
         self._left_tokens = max_tokens
         self._find_ending = find_ending if shape.complete else None
-        # the ending found last, and what was left then; none yet
-        self._ending_tokens: int | None = None
-        self._left_then = max_tokens
-        # the part of it that its grammar sees
-        self._found: tuple[int, ...] = ()
+        # what is left when an ending is to be looked for again
+        self._due_tokens = max_tokens
+        # the part of the one found last that its grammar sees; None before the first
+        self._found: tuple[int, ...] | None = None
 
     @property
     def failed(self) -> bool:
@@ -130,35 +131,29 @@ class ShapedAnswer:
         0 where already the first one leaves no room: then an ending is given from here on, and they are to be
         drawn again. All of them where the shape need not be completed, or has no room to be any more.
         """
-        for count in range(len(tokens)):
-            if self._has_room_behind(tokens[: count + 1]):
-                continue
-            # the next pass draws the one behind them once more
-            if count:
-                return count
-            ending = self._ending_behind((), self._left_tokens)
-            if ending is None:
-                self._find_ending = None
-                break
-            self._given, self._ending, self._begins_after = ending, True, None
-            return 0
-        return len(tokens)
-
-    def _has_room_behind(self, tokens: Sequence[int]) -> bool:
         if self._find_ending is None or self._ending or self.failed or self.ended:
-            return True
-        if self._ending_tokens is None:
-            self._ending_tokens = len(self._ending_behind((), self._left_tokens) or ())
-        left = self._left_tokens - len(tokens)
-        near = self._ending_tokens + SPARE_TOKENS
-        if left > near + GROWTH_TOKENS * (self._left_then - left):
-            return True
-        found = self._ending_behind(tokens, left)
-        self._left_then = left
-        if found is not None:
-            self._ending_tokens = len(found)
-        # further off it may only be hard to find
-        return found is not None or left > near
+            return len(tokens)
+        for count in range(1, 1 + len(tokens)):
+            left = self._left_tokens - count
+            if left > self._due_tokens:
+                continue
+            found = self._ending_behind(tokens[:count], left)
+            if found is not None:
+                near = len(found) + SPARE_TOKENS
+                # as far off as it takes to come near where it grows as much as it may
+                self._due_tokens = max(near, (near + GROWTH_TOKENS * left) // (1 + GROWTH_TOKENS))
+                continue
+            if left <= RESERVED_TOKENS:
+                if count > 1:
+                    # the next pass draws this one once more
+                    return count - 1
+                ending = self._ending_behind((), self._left_tokens)
+                if ending is not None:
+                    self._given, self._ending, self._begins_after = ending, True, None
+                    return 0
+            # there may be one when the answer has come further
+            self._due_tokens = left // 2
+        return len(tokens)
 
     def _ending_behind(self, tokens: Sequence[int], most: int) -> tuple[int, ...] | None:
         """At most so many tokens that complete it behind these, an end token the last; none are needed behind
@@ -183,15 +178,18 @@ class ShapedAnswer:
     def _found_behind(self, state: Matcher, most: int) -> tuple[int, ...] | None:
         """The ending found last where it still is one, or what is left of it: searching takes a while."""
         assert self._find_ending is not None, "it is to be completed"
-        for known in (self._found, self._found[1:]):
-            if known and len(known) <= most and state.count_allowed(known) == len(known):
+        known_here = () if self._found is None else (self._found, self._found[1:])
+        for known in known_here:
+            if len(known) <= most and state.count_allowed(known) == len(known):
                 ahead = state.copy()
                 ahead.accept(known)
                 if ahead.may_end():
                     self._found = known
                     return known
         found = self._find_ending(state, most)
-        self._found = tuple(found or ())
+        if found is not None:
+            # else the last one stays, which is that of the place in front of this
+            self._found = tuple(found)
         return None if found is None else self._found
 
     def _split(

@@ -1,51 +1,40 @@
 """Finds a short way from where an answer stands to where its grammar lets it end. Knows no schema, no model.
 
-At each step there is a first choice: what the grammar forces, else what closes most often, else the letter
-that leaves the least to choose. That way is followed to its end. Where it has none, or none with room, ways
-that leave it once are looked at, the early ones first, then those that leave it twice, and so on (limited
-discrepancy search, Harvey and Ginsberg 1995). So the ending is a short one, not proved to be the shortest.
+At each step there is a first choice: what the grammar forces, else what closes most often, else the shortest
+way out of the text or number that it stands in. That way is followed to its end. Where it has none, or none
+with room, ways that leave it once are looked at, the early ones first, then those that leave it twice, and so
+on (limited discrepancy search, Harvey and Ginsberg 1995). So the ending is a short one, not proved to be the
+shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
 
 from sparkle.text.matcher import Matcher
 from sparkle.text.tokenizer import Tokenizer
+from sparkle.text.way import Budget, Move, Way
+from sparkle.text.ways_out import WaysOut
 
 TAGS = ("</tool_call>",)
 """Added tokens that close."""
 OUT_OF_TEXT = ("\n</parameter>\n</function>\n", "\n</parameter>\n", "</function>\n", '"')
-CLOSING = ("}", "]", "0", "[]", "{}", '""', "null", "true", "false", ":", ",", '{"', "{", "[")
+VALUES = ("0", "null", "true", "false")
+CLOSING = ("}", "]", "[]", "{}", '""', *VALUES, ":", ",", '{"', "{", "[")
 LETTERS = "a01bcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ23456789-_./:@+"
 LONG_RUN = "-" * 32
 BLANKS = (" ", "\n")
 """Only where nothing else may follow."""
-COMPARED_LETTERS = 16
 MOST_OTHERS = 4
 FEW_FILLED = 4
 """Letters of a free text one by one, before it is filled by long runs."""
-MOST_STATES = 600
+MOST_PLACES = 1_000
 """That one search looks at: 0.1 to 0.2 ms each with a vocabulary of 248,320."""
 FREE_SHARE = 1 / 64
 """Of a mask's bytes: where more than that allow a token, and more than FREE_BYTES, the text is free."""
 FREE_BYTES = 40
-
-Move = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Tokens behind the answer, where they lead, and what may follow them, as `Matcher.allowed` has it."""
-
-    state: Matcher
-    mask: bytes
-    tokens: Move = ()
-    filled: int = 0
-    """Moves since the last one that was not inside a free text."""
 
 
 class Endings:
@@ -57,10 +46,13 @@ class Endings:
         tags = [(tokenizer.added_tokens[tag],) for tag in TAGS if tag in tokenizer.added_tokens]
         self._out_of_text = [*tags, *map(self._spelling, OUT_OF_TEXT)]
         self._closing = [*self._out_of_text, *map(self._spelling, CLOSING)]
+        # in the midst of a text or a number these are letters and digits of it
+        self._values = {*map(self._spelling, VALUES)}
         self._letters = [*map(self._spelling, LETTERS)]
         self._long_run = [self._spelling(LONG_RUN)]
         self._blanks = [*map(self._spelling, BLANKS)]
         self._free = max(FREE_BYTES, int(rows / 8 * FREE_SHARE))
+        self._ways_out = WaysOut(tokenizer, self._out_of_text)
 
     def find(self, state: Matcher, most: int) -> Move | None:
         """At most so many tokens behind which the answer may end; None where none are found.
@@ -69,53 +61,51 @@ class Endings:
         """
         if most < 0:
             return None
-        order = count()
+        if state.may_end():
+            return ()
+        budget, order, tried = Budget(MOST_PLACES), count(), set[bytes]()
+        start = Way.from_here(state, budget)
         # by choices that were not the first, then by length
-        waiting: list[tuple[int, int, int, _Way, Move]] = [(0, 0, next(order), _Way(state, b""), ())]
-        for _ in range(MOST_STATES):
-            if not waiting:
-                break
-            others, _, _, before, move = heappop(waiting)
-            way = self._behind(before, move)
+        waiting = [(0, 0, next(order), start, self._moves(start, tried))]
+        while waiting and budget.places > 0:
+            others, length, _, before, moves = heappop(waiting)
+            move = next(moves, None)
+            if move is None:
+                continue
+            heappush(waiting, (others + 1, length, next(order), before, moves))
+            way = before.behind(move, filled=before.filled + 1 if self._is_free(before) else 0)
             if way.state.may_end():
                 # spelled as the tokenizer would it may be shorter
                 ending = self._spelled(state, way.tokens)
                 if len(ending) <= most:
                     return ending
-                continue
-            for place, further in enumerate(self._moves(way)):
-                length = len(way.tokens) + len(further)
-                if length <= 2 * most:
-                    heappush(waiting, (others + place, length, next(order), way, further))
+            elif len(way.tokens) <= 2 * most:
+                heappush(waiting, (others, len(way.tokens), next(order), way, self._moves(way, tried)))
         return None
 
-    def _moves(self, way: _Way) -> Iterator[Move]:
+    def _moves(self, way: Way, tried: set[bytes]) -> Iterator[Move]:
         """What may follow, the first choice first."""
         forced = way.state.forced()
         if forced:
             yield tuple(forced)
-        elif self._is_free(way):
-            yield from _following(way, self._out_of_text)
-            one = islice(_following(way, self._letters), 1)
-            runs = _following(way, self._long_run)
+            return
+        free = self._is_free(way)
+        closing = [*way.following(self._out_of_text if free else self._closing)]
+        if self._values.issuperset(closing):
+            yield from islice(self._ways_out.find(way, tried), 1)
+        yield from closing
+        if free:
+            one, runs = islice(way.following(self._letters), 1), way.following(self._long_run)
             yield from (*one, *runs) if way.filled < FEW_FILLED else (*runs, *one)
-        else:
-            closing = [*_following(way, self._closing)]
-            letters = [*islice(_following(way, self._letters), COMPARED_LETTERS)]
-            if not closing and len(letters) > 1:
-                letters.sort(key=lambda letter: _breadth(self._behind(way, letter)))
-            blanks = [] if closing or letters else [*_following(way, self._blanks)]
-            # behind half a character none of these follows
-            yield from (*closing, *letters, *blanks) or islice(_allowed(way), MOST_OTHERS)
+            return
+        letters = [*way.following(self._letters)]
+        yield from letters
+        if not closing and not letters:
+            # behind half a character neither a blank follows
+            yield from [*way.following(self._blanks)] or islice(way.every_token(), MOST_OTHERS)
 
-    def _behind(self, way: _Way, move: Move) -> _Way:
-        state = way.state.copy()
-        state.accept(move)
-        filled = way.filled + 1 if self._is_free(way) else 0
-        return _Way(state, state.allowed(), (*way.tokens, *move), filled)
-
-    def _is_free(self, way: _Way) -> bool:
-        return _breadth(way) > self._free
+    def _is_free(self, way: Way) -> bool:
+        return way.breadth > self._free
 
     def _spelling(self, text: str) -> Move:
         return tuple(self._tokenizer.encode(text))
@@ -132,23 +122,3 @@ class Endings:
         other = start.copy()
         other.accept(spelled)
         return spelled if other.may_end() else tokens
-
-
-def _breadth(way: _Way) -> int:
-    """How much may follow: bytes of the mask that are not zero, quicker to count than bits."""
-    return len(way.mask) - way.mask.count(0)
-
-
-def _allowed(way: _Way) -> Iterator[Move]:
-    """Each token that may follow, lowest first."""
-    for place, octet in enumerate(way.mask):
-        yield from ((8 * place + bit,) for bit in range(8) if octet >> bit & 1)
-
-
-def _following(way: _Way, moves: Sequence[Move]) -> Iterator[Move]:
-    """Those of the moves that are allowed."""
-    for move in moves:
-        if way.mask[move[0] // 8] >> move[0] % 8 & 1 and (
-            len(move) == 1 or way.state.count_allowed(move) == len(move)
-        ):
-            yield move

@@ -88,6 +88,11 @@ class Matcher:
         self._require_state()
         return count
 
+    def may_end_behind(self, tokens: Sequence[int]) -> bool:
+        """Whether these may follow, and what was accepted is valid with them."""
+        end = next(iter(self._end_tokens))
+        return self.count_allowed([*tokens, end]) == len(tokens) + 1
+
     def forced(self) -> list[int]:
         """Tokens that must follow whatever is drawn, spelled as the tokenizer would; often none."""
         tokens = [] if self._ended else self._state.compute_ff_tokens()

@@ -112,9 +112,8 @@ async def test_answers_have_their_shape_and_calls_are_valid(
             assert (result.finish_reason, result.valid) == (FinishReason.STOP, None)
         assert thought.reasoning
         assert chosen.text in ("yes", "no")
-        # an object at least, unless it could not be closed in time; what else it is was checked
-        if loosened.finish_reason is FinishReason.STOP:
-            assert isinstance(json.loads(loosened.text), dict)
+        # an object at least; what else it is was checked
+        assert isinstance(json.loads(loosened.text), dict)
         assert loosened.valid is holds(loose.json_schema, loosened.text)
         assert (cut.finish_reason, cut.valid) == (FinishReason.LENGTH, None)
         assert code is FailureCode.GRAMMAR_TOO_COMPLEX

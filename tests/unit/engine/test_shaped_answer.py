@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from random import Random
 
 import jsonschema
 import pytest
@@ -246,3 +247,23 @@ def test_what_is_opened_all_the_time_is_closed_in_time(max_tokens: int) -> None:
     assert answer.ended
     assert len(tokens) + len(ending) <= max_tokens
     json.loads(written([*tokens, *ending]))
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, True], ids=["object", "any"])
+def test_an_answer_of_any_tokens_is_completed_in_time(schema: dict[str, object] | bool) -> None:
+    """Whatever is drawn, to the last token there is an ending: it may be the one found a token before."""
+    shape = of_schema(schema, VOCABULARY)
+    for seed in range(8):
+        draw, answer = Random(seed), answer_in(shape, max_tokens=40, complete=True)
+        written: list[int] = []
+        while not answer.ended and len(written) < 40:
+            # an end only where nothing else may come: each answer is cut by its length
+            choice = sorted((may_follow(answer) or set()) - {*ENDS}) or [ENDS[0]]
+            token = draw.choice(choice)
+            if not answer.settle([token]):
+                token = answer.allowed(()).given[0]
+            answer.accept([token])
+            written.append(token)
+        text = b"".join(map(TOKENIZER.token_bytes, written)).decode()
+        assert answer.ended, (seed, text)
+        jsonschema.validate(json.loads(text), schema)
