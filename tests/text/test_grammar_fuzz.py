@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
@@ -25,13 +25,6 @@ CHECKPOINT = Path(__file__).parents[2] / "sparkle" / "checkpoints" / "sparkle-ti
 GOOD = json_schema_grammar({"type": "object"}, SchemaLimits())
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-MANY = settings(
-    max_examples=6_000,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=SLOW,
-)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +66,13 @@ def walked_or_refused(trial: GrammarTrial, grammar: str) -> None:
             return  # over a limit in the middle: a typed error of its own job
 
 
+def try_grammars(trial: GrammarTrial, lark: str, pattern: str, octets: bytes) -> None:
+    """Of each kind one, and the bytes as one themselves."""
+    text = octets.decode("latin1")
+    for grammar in (lark, LLMatcher.grammar_from_regex(pattern), text, f"start: {text}"):
+        walked_or_refused(trial, grammar)
+
+
 @FEW
 @given(schema=schemas())
 def test_random_schemas(trial: GrammarTrial, schema: object) -> None:
@@ -84,9 +84,7 @@ def test_random_schemas(trial: GrammarTrial, schema: object) -> None:
 def test_random_grammars_patterns_and_bytes(
     trial: GrammarTrial, lark: str, pattern: str, octets: bytes
 ) -> None:
-    text = octets.decode("latin1")
-    for grammar in (lark, LLMatcher.grammar_from_regex(pattern), text, f"start: {text}"):
-        walked_or_refused(trial, grammar)
+    try_grammars(trial, lark, pattern, octets)
 
 
 @FEW
@@ -191,21 +189,3 @@ def test_what_runs_away_is_too_complex(trial: GrammarTrial) -> None:
         pytest.raises(GrammarTooComplex, match="1 s"),
     ):
         other.require_compiles(grammar)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@MANY
-@given(schema=schemas(max_leaves=25))
-def test_many_random_schemas(trial: GrammarTrial, schema: object) -> None:
-    valid_or_refused(trial, schema)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@MANY
-@given(lark=larks(), pattern=patterns(), octets=st.binary(max_size=200))
-def test_many_random_grammars(trial: GrammarTrial, lark: str, pattern: str, octets: bytes) -> None:
-    text = octets.decode("latin1")
-    for grammar in (lark, LLMatcher.grammar_from_regex(pattern), text, f"start: {text}"):
-        walked_or_refused(trial, grammar)
