@@ -18,9 +18,9 @@ Columns = Sequence[Sequence[float]]
 
 
 def drawn_on_device(state: DrawState, vocab_size: int) -> bool:
-    """Whether a row of logits is enough for this request's next token, drawn from few: no sum over others, no
-    mask."""
-    plain = state.seen is None and state.shape is None and state.sampling.logprobs is None
+    """Whether a row of logits, and a mask, are enough for this request's next token, drawn from few: no sum
+    over others."""
+    plain = state.seen is None and state.sampling.logprobs is None
     return plain and width_of(state, vocab_size) <= NARROW
 
 

@@ -133,8 +133,7 @@ def _taken(
 def _masked(logits: Tensor, masks: RowMasks | None) -> Tensor:
     if masks is None:
         return logits
-    masks.wait()
-    return ops.mask_logits(logits, masks.masks, masks.rows)
+    return ops.mask_logits(logits, masks.masks, masks.wait())
 
 
 def _choose(logits: Tensor, rows: Sequence[_Row]) -> Tensor:

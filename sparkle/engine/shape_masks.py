@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,21 +27,29 @@ _FREE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMasks:
-    """What `ops.mask_logits` takes."""
+    """The masks of some rows, on their device or on the way there."""
 
     masks: Tensor
-    """int32 [M, words], on the device."""
+    """int32 [M, words]."""
 
-    rows: Tensor
-    """int64 [R]: of each row that is drawn behind its mask, NO_MASK for none."""
+    rows: Sequence[int]
+    """Of each row that is drawn behind its mask, NO_MASK for none."""
 
     ready: Any
     """Of a GPU the event behind their copy; None elsewhere."""
 
-    def wait(self) -> None:
-        """What is started on the device from here on finds them there; the host does not wait."""
+    def of(self, places: Sequence[int]) -> RowMasks:
+        """Those of some of the rows, by their places in `rows`; NO_MASK is a row without one."""
+        return replace(self, rows=[NO_MASK if place == NO_MASK else self.rows[place] for place in places])
+
+    def wait(self) -> Tensor:
+        """`rows`, int64 [R], on the device. What is started there from here on finds rows and masks; the host
+        does not wait.
+        """
+        which = to_device(self.rows, torch.int64, self.masks.device)
         if self.ready is not None:
             torch.cuda.current_stream().wait_event(self.ready)
+        return which
 
 
 class ShapeMasks:
@@ -57,7 +65,6 @@ class ShapeMasks:
         device: torch.device,
     ) -> None:
         """`rows`, `end_tokens`: the vocabulary's; `most_masks`: rows that a pass draws behind at most."""
-        self._device = device
         self._words = words_of(rows)
         self._filler = MaskFiller(rows=rows, threads=threads)
         on_gpu = device.type == "cuda"
@@ -114,8 +121,7 @@ class ShapeMasks:
             with torch.cuda.stream(self._aside):
                 self._on_device[1:used].copy_(self._host[1:used], non_blocking=True)
                 self._copied.record()
-        which = to_device(rows, torch.int64, self._device)
-        return RowMasks(masks=self._on_device, rows=which, ready=self._copied)
+        return RowMasks(masks=self._on_device, rows=rows, ready=self._copied)
 
     def _write_one(self, row: int, token: int) -> None:
         """Allow a single token."""

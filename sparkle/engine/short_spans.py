@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from sparkle.engine.drawn_rows import NONE_DRAWN, drawn_on_device, drawn_rows
 from sparkle.engine.plan import MAX_DRAFT_TOKENS, TO_GUESS, Drawn, PassResult, Span, joined
 from sparkle.engine.rows import Rows, following_rows, kept_rows, rows_of
 from sparkle.engine.sampler import Sampler
-from sparkle.engine.shape_masks import RowMasks
+from sparkle.engine.shape_masks import NO_MASK, RowMasks
 from sparkle.engine.slot_upkeep import SlotUpkeep
 from sparkle.engine.transfer import pack, padded, to_device
 from sparkle.engine.verify_pass import Checked, DraftModel, Verifier, VerifyPass
@@ -112,12 +113,25 @@ class ShortSpans:
         assert bucket is not None, "it was found when the spans were split"
         chosen = self._passes[bucket]
         rows = rows_of(spans, page_tokens=self._page_tokens)
-        self._start(chosen, spans, rows, states)
+        self._fill(chosen, spans, rows, states)
+        chosen.check()
+        shaped = self._draws and any(
+            span.draws
+            and states[span.request].shape is not None
+            and self._drawn_on_device(states[span.request])
+            for span in spans
+        )
+        if not shaped:
+            chosen.draw()
         for span in spans:
             if self._draws and span.draws:
                 # what the next pass may ask for, while the device computes
                 states[span.request].look_ahead(LOOK_AHEAD)
         masks = self._masks(chosen, spans, rows, states)
+        if shaped:
+            assert masks is not None, "some have a shape"
+            chosen.rule_out(masks.of(self._masks_of_rows(bucket, spans, rows, states)))
+            chosen.draw()
         checked = chosen.read()
         guessed = _guessed(spans, rows, checked)
         spans = [
@@ -128,19 +142,43 @@ class ShortSpans:
             for span, stop, count in zip(spans, rows.span_starts[1:], checked.counts, strict=False)
             if span.draws
         ]
-        done, left = list[_Drawing](), list[_Drawing]()
+        return dataclasses.replace(self._kept(chosen, spans, drawing, checked, masks), guessed=guessed)
+
+    def _kept(
+        self,
+        chosen: VerifyPass,
+        spans: Sequence[Span],
+        drawing: Sequence[_Drawing],
+        checked: Checked,
+        masks: RowMasks | None,
+    ) -> PassResult:
+        """What the graph drew, with what it left to be drawn, is kept, and followed where it is not yet."""
+        done, left, anew = list[_Drawing](), list[_Drawing](), list[_Drawing]()
+        places = list[int]()
+        place = 0
         for one in drawing:
-            (done if self._drawn_on_device(one.state) else left).append(one)
+            if not self._drawn_on_device(one.state):
+                left.append(one)
+                places += range(place, place + len(one.rows))
+            else:
+                settled = one.settled(checked.tokens)
+                (anew if settled is None else done).append(settled or one)
+            place += len(one.rows)
         result = _taken(done, checked.tokens)
         if left:
-            result = joined(spans, result, self._draw(left, chosen.logits, masks))
+            own = None if masks is None else masks.of(places)
+            result = joined(spans, result, self._draw(left, chosen.logits, own))
+        if anew:
+            # their masks are others now, for which those of the pass are given up
+            result = joined(spans, result, self._draw(anew, chosen.logits, None))
         drawn = {request: [one.token for one in tokens] for request, tokens in result.by_request.items()}
         kept = kept_rows(spans, drawn)
         for span, count in zip(spans, kept, strict=True):
             self._windows.keep(span.slot, count)
-        if self._helped and left:
+        as_told = len(done) == len(drawing) and all(map(is_, done, drawing))
+        if self._helped and not as_told:
             _follow_again(chosen, following_rows(spans, drawn), kept)
-        return dataclasses.replace(result, guessed=guessed)
+        return result
 
     def forget(self) -> None:
         """Overwrite what the graphs were given, and let go of what they computed."""
@@ -165,7 +203,8 @@ class ShortSpans:
         # the second one finds drafts in the windows and the code in the caches, as any later one
         for _ in range(2):
             started_s = time.perf_counter()
-            self._start(chosen, spans, rows, {span.request: state for span in spans})
+            self._fill(chosen, spans, rows, {span.request: state for span in spans})
+            chosen.replay()
             if device.type == "cuda":
                 torch.cuda.synchronize()
         took_ms = 1000 * (time.perf_counter() - started_s)
@@ -181,7 +220,7 @@ class ShortSpans:
             self._found[shape] = smallest(self._buckets, sequences=sequences, width=width, guesses=shape[2])
         return self._found[shape]
 
-    def _start(
+    def _fill(
         self, chosen: VerifyPass, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
     ) -> None:
         given = self._given_count
@@ -194,7 +233,6 @@ class ShortSpans:
             accepted=[self._windows[span.slot] for span in spans],
             least=[] if given is None else [given(span) if span.draft else 0 for span in spans],
         )
-        chosen.replay()
         for span in spans:
             self._windows.fill(span.slot, len(span.tokens))
 
@@ -204,21 +242,30 @@ class ShortSpans:
     def _masks(
         self, chosen: VerifyPass, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
     ) -> RowMasks | None:
-        """For what the graph will leave to be drawn, made while it runs: of guesses once they are made."""
-        places = [
-            (span, start)
-            for span, start in zip(spans, rows.span_starts, strict=False)
-            if span.draws and not self._drawn_on_device(states[span.request])
-        ]
-        shaped_guesses = any(span.guesses and states[span.request].shape for span, _ in places)
+        """Of the rows that are drawn behind, made while they are checked: of guesses once they are made."""
+        drawing = [(span, start) for span, start in zip(spans, rows.span_starts, strict=False) if span.draws]
+        shaped_guesses = any(span.guesses and states[span.request].shape for span, _ in drawing)
         known = chosen.read_guesses() if shaped_guesses else rows.token_ids
         return self._sampler.masks(
-            [states[span.request] for span, _ in places],
+            [states[span.request] for span, _ in drawing],
             [
                 known[start + len(span.tokens) - len(span.draft) : start + len(span.tokens)]
-                for span, start in places
+                for span, start in drawing
             ],
         )
+
+    def _masks_of_rows(
+        self, bucket: Bucket, spans: Sequence[Span], rows: Rows, states: Mapping[str, DrawState]
+    ) -> list[int]:
+        """Of each row of the graph the place of its mask; of those that it does not draw behind NO_MASK."""
+        found = [NO_MASK] * bucket.rows
+        place = 0
+        for span, stop in zip(spans, rows.span_starts[1:], strict=True):
+            count = 1 + len(span.draft) if span.draws else 0
+            if count and self._drawn_on_device(states[span.request]):
+                found[stop - count : stop] = range(place, place + count)
+            place += count
+        return found
 
     def _draw(self, left: Sequence[_Drawing], logits: Tensor, masks: RowMasks | None) -> PassResult:
         """What the graph left to be drawn."""
@@ -269,6 +316,23 @@ class _Drawing:
         """The rows that are drawn behind."""
         return range(self.first, self.first + 1 + len(self.span.draft))
 
+    def taken(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Those that count of the tokens of all rows: none behind a stop token."""
+        own = tokens[self.first : self.first + self.count]
+        stop = next((place for place, token in enumerate(own) if token in self.state.stop_tokens), len(own))
+        return own[: stop + 1]
+
+    def settled(self, tokens: Sequence[int]) -> _Drawing | None:
+        """With as many as leave its shape room to be completed; None where it is to be drawn once more."""
+        shape = self.state.shape
+        own = () if shape is None else self.taken(tokens)
+        if shape is None or not own:
+            return self
+        count = shape.settle(own)
+        if not count:
+            return None
+        return self if count == len(own) else dataclasses.replace(self, count=count)
+
 
 def _guessed(spans: Sequence[Span], rows: Rows, checked: Checked) -> dict[str, tuple[int, ...]]:
     return {
@@ -279,14 +343,12 @@ def _guessed(spans: Sequence[Span], rows: Rows, checked: Checked) -> dict[str, t
 
 
 def _taken(drawing: Sequence[_Drawing], tokens: Sequence[int]) -> PassResult:
-    """What the graph drew, but for what stands behind a stop token."""
+    """What the graph drew."""
     drawn: list[Drawn] = []
     for one in drawing:
-        for token in tokens[one.first : one.first + one.count]:
+        for token in one.taken(tokens):
             one.state.accept(token)
             drawn.append(Drawn(request=one.span.request, token=token))
-            if token in one.state.stop_tokens:
-                break
     return PassResult(drawn=tuple(drawn), broken=tuple(one.span.request for one in drawing if not one.count))
 
 

@@ -1,7 +1,8 @@
-"""A verify pass of one shape: guess, check, draw and accept, on a GPU as one graph. Knows no requests.
+"""A verify pass of one shape: guess and check, draw and accept, on a GPU as a graph each. Knows no requests.
 
 Inputs stay where they are; nothing but guesses, where the host asks for them, is read back before all of it
-is done. Then the draft model follows, as a graph of its own, while the host reads what was drawn.
+is done. Between the two, what shapes rule out is taken from the logits: the host makes their masks meanwhile.
+Then the draft model follows, as a graph of its own, while the host reads what was drawn.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sparkle.engine.drawn_rows import NARROW, NONE_DRAWN, NOT_DRAWN, DrawnRows
 from sparkle.engine.guesses import token_sources, with_guesses
 from sparkle.engine.recorded import Recorded
 from sparkle.engine.rows import Rows, rows_of
+from sparkle.engine.shape_masks import RowMasks
 from sparkle.engine.told import Told
 from sparkle.engine.transfer import Pack, padded
 from sparkle.kernels import ops
@@ -64,7 +66,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """What a replay leaves, on the device."""
+    """What guessing and checking leave, on the device."""
 
     logits: Tensor
     token_ids: Tensor
@@ -73,16 +75,21 @@ class _Computed:
     outputs: Tensor | None
     """What the draft model follows."""
 
-    told: Tensor | None
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What drawing leaves, on the device."""
+
+    told: Tensor
     """int64: the numbers of Checked, one list behind the other."""
 
     following: Tensor | None = None
     kept: Tensor | None = None
-    """See Helper.follow."""
+    """See Helper.follow; None where nobody follows."""
 
 
 class VerifyPass:
-    """`fill`, `replay`, `read`. The rest is of the last replay alone."""
+    """`fill`, `check`, perhaps `rule_out`, `draw`, `read`. The rest is of the last of these alone."""
 
     def __init__(
         self,
@@ -137,17 +144,21 @@ class VerifyPass:
         self._draws_here = draws
         self._guessed = Told(device, in_graph=True)
         self.fill(rows_of((), page_tokens=cache.page_tokens), NONE_DRAWN, (), accepted=())
-        self._recorded = Recorded(self._compute, device, pool=pool, warm=warm)
-        if helper is not None and not warm and device.type == "cuda":
-            # following is tried once before it is recorded, with what this leaves
-            self._recorded.replay()
+        self._checked = Recorded(self._check, device, pool=pool, warm=warm)
+        # the two others are tried once before they are recorded, each with what the one before leaves
+        tried = not warm and device.type == "cuda"
+        if draws and tried:
+            self._checked.replay()
+        self._drawn = Recorded(self._draw, device, pool=pool, warm=warm) if draws else None
+        if helper is not None and self._drawn is not None and tried:
+            self._drawn.replay()
         self._followed = None if helper is None else Recorded(self._follow, device, pool=pool, warm=warm)
         self._told = Told(device)
 
     @property
     def logits(self) -> Tensor:
         """Float32 [T, vocab]; rows past the last span hold anything."""
-        return self._recorded.result.logits
+        return self._checked.result.logits
 
     def fill(
         self,
@@ -185,33 +196,49 @@ class VerifyPass:
             self._floats(drawn) if self._draws_here else (),
         )
 
+    def check(self) -> None:
+        """Compute the logits of what was filled in."""
+        self._checked.replay()
+
     def replay(self) -> None:
-        """Run the pass over what was filled in."""
-        self._recorded.replay()
+        """Check and draw with nothing between them."""
+        self.check()
+        self.draw()
+
+    def rule_out(self, masks: RowMasks) -> None:
+        """What these do not allow is not drawn; `masks` has a row for each of the pass."""
+        ops.rule_out(self.logits[:, : self._vocab_size], masks.masks, masks.wait())
+
+    def draw(self) -> None:
+        """Draw behind the rows that were checked, and let the draft model follow what counts."""
+        if self._drawn is not None:
+            self._drawn.replay()
         self._told.mark()
         if self._followed is not None:
             self._followed.replay()
 
     def read(self) -> Checked:
-        """Wait until the last replay has drawn, and see what came of it."""
-        rows, told = self.bucket.rows, self._recorded.result.told
-        if told is None:
+        """Wait until tokens were drawn, and see what came of it."""
+        rows = self.bucket.rows
+        if self._drawn is None:
             return Checked(tokens=[], token_ids=[], counts=[0] * self.bucket.sequences)
-        numbers = self._told.read(told)
+        numbers = self._told.read(self._drawn.result.told)
         return Checked(tokens=numbers[:rows], token_ids=numbers[rows : 2 * rows], counts=numbers[2 * rows :])
 
     def forget(self) -> None:
         """Overwrite what was filled in, and let go of what was computed."""
         self._numbers.wipe()
-        self._recorded.forget()
+        self._checked.forget()
+        if self._drawn is not None:
+            self._drawn.forget()
 
     def read_guesses(self) -> list[int]:
-        """The rows' own tokens, the last replay's guesses filled in; does not wait for their check."""
-        return self._guessed.read(self._recorded.result.token_ids)
+        """The rows' own tokens, guesses filled in; does not wait for their check."""
+        return self._guessed.read(self._checked.result.token_ids)
 
     def follow(self, following: Tensor, kept: Tensor) -> None:
-        """Let the draft model follow the last replay with other tokens; int64 [T], [S], see Helper.follow."""
-        helper, outputs = self._helper, self._recorded.result.outputs
+        """Let the draft model follow with other tokens; int64 [T], [S], see Helper.follow."""
+        helper, outputs = self._helper, self._checked.result.outputs
         if helper is not None and outputs is not None:
             helper.follow(self.batch, outputs, following, contexts=self.batch.contexts, kept=kept)
 
@@ -224,7 +251,7 @@ class VerifyPass:
         return [*columns, padded(drawn.draft_temperatures, places, 0), padded(chances, places * guesses, 0)]
 
     @torch.inference_mode()
-    def _compute(self) -> _Computed:
+    def _check(self) -> _Computed:
         batch, helper = self.batch, self._helper
         torch.index_select(self._page_tables, 0, batch.slots.clamp(min=0), out=batch.page_tables)
         if helper is not None and self.bucket.guesses:
@@ -237,28 +264,31 @@ class VerifyPass:
             logits = self._decoder.verify(batch, self._cache)
         else:
             logits, outputs = helper.verify(batch, self._cache)
-        if not self._draws_here:
-            return _Computed(logits, batch.token_ids, outputs, None)
+        return _Computed(logits, batch.token_ids, outputs)
+
+    @torch.inference_mode()
+    def _draw(self) -> _Drawn:
+        checked = self._checked.result
         tokens, counts = ops.draw_drafts(
-            logits[:, : self._vocab_size],
+            checked.logits[:, : self._vocab_size],
             self._settings,
-            batch.token_ids,
+            checked.token_ids,
             self._firsts,
             self._counts,
-            width=batch.width,
+            width=self.bucket.width,
             most=min(NARROW, self._vocab_size),
         )
         counts = torch.maximum(counts, self._least)
         # not to pinned memory: what a capture used must not be freed while another is made
-        told = torch.cat((tokens, batch.token_ids, counts))
-        if outputs is None:
-            return _Computed(logits, batch.token_ids, None, told)
-        following = torch.where(self._following < 0, tokens, self._following)
-        return _Computed(logits, batch.token_ids, outputs, told, following, self._certain + counts)
+        told = torch.cat((tokens, checked.token_ids, counts))
+        if self._helper is None:
+            return _Drawn(told)
+        return _Drawn(told, torch.where(self._following < 0, tokens, self._following), self._certain + counts)
 
     @torch.inference_mode()
     def _follow(self) -> None:
-        computed = self._recorded.result
-        assert computed.following is not None
-        assert computed.kept is not None
-        self.follow(computed.following, computed.kept)
+        assert self._drawn is not None, "what is followed is drawn"
+        drawn = self._drawn.result
+        assert drawn.following is not None
+        assert drawn.kept is not None
+        self.follow(drawn.following, drawn.kept)

@@ -1,4 +1,8 @@
-"""Rules out what a mask does not allow: packed masks, a bit a token. Knows no grammar and no sampling."""
+"""Rules out what a mask does not allow: packed masks, a bit a token. Knows no grammar and no sampling.
+
+Once into a new tensor, for who needs the logits as they were; once in place, where only what is ruled out is
+written, and by a number that is finite: a row with one that is not is broken.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from sparkle.kernels.launch_order import start_next_then_wait
 WORD_BITS = 32
 WORDS_PER_PROGRAM = 128
 WARPS = 4
+RULED_OUT = -1e30
+"""Nothing beside any logit, at any temperature; a sum over a whole vocabulary of these is finite."""
 ALIGN = 16
 """Floats: kernels that read the result load faster where each row begins on 64 bytes."""
 
@@ -23,6 +29,25 @@ def mask_logits(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
     int64 [R]: of each row its mask, below 0 where all is allowed. Returns float32 [R, V], rows dense.
     ValueError for another shape, dtype, device or stride.
     """
+    _require(logits, masks, rows)
+    if logits.is_cuda:
+        return mask_logits_triton(logits, masks, rows, pdl=True)
+    return mask_logits_reference(logits, masks, rows)
+
+
+def rule_out(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
+    """In place: logits[r, t] = RULED_OUT where bit t % 32 of masks[rows[r], t // 32] is not set.
+
+    Tensors and errors as of mask_logits.
+    """
+    _require(logits, masks, rows)
+    if logits.is_cuda:
+        rule_out_triton(logits, masks, rows, pdl=True)
+    else:
+        rule_out_reference(logits, masks, rows)
+
+
+def _require(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
     require_dtype("logits", logits, torch.float32)
     require_shape("logits", logits, None, None)
     if logits.stride(1) != 1:
@@ -37,17 +62,22 @@ def mask_logits(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
     require_dtype("rows", rows, torch.int64)
     require_shape("rows", rows, logits.shape[0])
     require_one_device(logits=logits, masks=masks, rows=rows)
-    if logits.is_cuda:
-        return mask_logits_triton(logits, masks, rows, pdl=True)
-    return mask_logits_reference(logits, masks, rows)
 
 
 def mask_logits_reference(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
     """See mask_logits."""
+    return torch.where(_allowed(logits, masks, rows), logits, float("-inf"))
+
+
+def rule_out_reference(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
+    """See rule_out."""
+    logits.masked_fill_(~_allowed(logits, masks, rows), RULED_OUT)
+
+
+def _allowed(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
     words = masks[rows.clamp(min=0)]
     bits = words[:, :, None] >> torch.arange(WORD_BITS, dtype=torch.int32, device=masks.device) & 1
-    allowed = bits.flatten(1)[:, : logits.shape[1]].bool() | (rows < 0)[:, None]
-    return torch.where(allowed, logits, float("-inf"))
+    return bits.flatten(1)[:, : logits.shape[1]].bool() | (rows < 0)[:, None]
 
 
 def mask_logits_triton(logits: Tensor, masks: Tensor, rows: Tensor, *, pdl: bool) -> Tensor:
@@ -72,6 +102,26 @@ def mask_logits_triton(logits: Tensor, masks: Tensor, rows: Tensor, *, pdl: bool
             launch_pdl=pdl,
         )
     return out[:, :vocabulary]
+
+
+def rule_out_triton(logits: Tensor, masks: Tensor, rows: Tensor, *, pdl: bool) -> None:
+    """Launches the kernel of rule_out; `pdl`: as a programmatic dependent launch."""
+    count, vocabulary = logits.shape
+    if count:
+        rule_out_kernel[-(-vocabulary // (WORDS_PER_PROGRAM * WORD_BITS)), count](
+            logits,
+            masks,
+            rows,
+            vocabulary,
+            logits.stride(0),
+            masks.shape[1],
+            RULED_OUT=RULED_OUT,
+            WORDS=WORDS_PER_PROGRAM,
+            BITS=WORD_BITS,
+            PDL=pdl,
+            num_warps=WARPS,
+            launch_pdl=pdl,
+        )
 
 
 @jit("vocabulary", "words")
@@ -107,3 +157,30 @@ def mask_logits_kernel(
     p_o = p_out + i_row * stride_out + o_token
     tl.store(p_o, b_out, mask=inside)
     tl.store(p_o, b_out, mask=rest)
+
+
+@jit("vocabulary", "words")
+def rule_out_kernel(
+    p_logits: Pointer,  # float32 [rows, vocabulary], rows of stride stride_logits
+    p_masks: Pointer,  # int32 [masks, words]
+    p_rows: Pointer,  # int64 [rows]
+    vocabulary: int,
+    stride_logits: int,
+    words: int,
+    RULED_OUT: constexpr,
+    WORDS: constexpr,
+    BITS: constexpr,
+    PDL: constexpr,
+) -> None:
+    i_part, i_row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    o_word = i_part * WORDS + tl.arange(0, WORDS)
+    o_bit = tl.arange(0, BITS)[None, :]
+    o_token = o_word[:, None] * BITS + o_bit
+    if PDL:
+        start_next_then_wait()
+    mask = tl.load(p_rows + i_row)
+    # every bit of -1 is set
+    b_word = tl.load(p_masks + mask * words + o_word, mask=(o_word < words) & (mask >= 0), other=-1)
+    refused = ((b_word[:, None] >> o_bit) & 1) == 0
+    b_out = tl.full([WORDS, BITS], RULED_OUT, tl.float32)
+    tl.store(p_logits + i_row * stride_logits + o_token, b_out, mask=refused & (o_token < vocabulary))

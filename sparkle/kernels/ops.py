@@ -51,6 +51,7 @@ from sparkle.kernels.largest import largest as largest
 from sparkle.kernels.lm_head import lm_head_greedy as lm_head_greedy
 from sparkle.kernels.lm_head import lm_head_logits as lm_head_logits
 from sparkle.kernels.mask_logits import mask_logits as mask_logits
+from sparkle.kernels.mask_logits import rule_out as rule_out
 from sparkle.kernels.narrow_linear import MAX_COLUMNS
 from sparkle.kernels.narrow_linear import narrow_linear as narrow_linear
 from sparkle.kernels.norm_quant import add_rms_norm_both as add_rms_norm_both

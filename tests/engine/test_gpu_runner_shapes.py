@@ -27,6 +27,7 @@ SAMPLINGS = (
     Sampling(temperature=0.0),
     Sampling(temperature=1.0, top_k=5, seed=2, logprobs=1),
     Sampling(temperature=0.7, top_k=64, seed=3, presence_penalty=0.5),
+    Sampling(temperature=1.5, top_k=20, seed=4),
 )
 Right = Callable[[Random], bool]
 

@@ -65,6 +65,35 @@ def test_kernel(interpreter: Interpreter, rows: int, vocabulary: int, masks: int
     assert torch.equal(got, mask_logits.mask_logits_reference(logits, packed, which))
 
 
+def rule_out_in_interpreter(logits: Tensor, packed: Tensor, which: Tensor) -> Tensor:
+    """Runs in the interpreter's process: the logits as they are then."""
+    mask_logits.rule_out_triton(logits, packed, which, pdl=False)
+    return logits
+
+
+@pytest.mark.parametrize(("rows", "vocabulary", "masks"), SHAPES, ids=str)
+def test_in_place_only_what_is_ruled_out_is_written(
+    interpreter: Interpreter, rows: int, vocabulary: int, masks: int
+) -> None:
+    logits, packed, which = inputs(rows, vocabulary, masks)
+    masked = by_token(logits, packed, which)
+    expected = masked.masked_fill(masked.isinf(), mask_logits.RULED_OUT)
+    by_kernel = interpreter.call(
+        "tests.kernels.test_mask_logits:rule_out_in_interpreter", logits, packed, which
+    )
+    ops.rule_out(logits, packed, which)
+    assert torch.equal(logits, expected)
+    assert torch.equal(by_kernel, expected)
+
+
+def test_what_is_ruled_out_is_never_drawn_and_breaks_no_row() -> None:
+    logits = torch.full((1, 248_320), mask_logits.RULED_OUT)
+    logits[0, 7] = -40.0
+    assert bool(ops.finite_rows(logits)[0])
+    columns = [torch.tensor([value], dtype=torch.float64) for value in (2.0, 1.0, 0.0, 1 - 2.0**-53, 64.0)]
+    assert int(ops.draw_rows(logits, ops.RowSettings.of(columns), most=64)) == 7
+
+
 def test_wrong_inputs_are_refused() -> None:
     logits, packed, which = inputs(3, 70, 2)
     for wrong, message in (
@@ -76,8 +105,9 @@ def test_wrong_inputs_are_refused() -> None:
         ((logits, packed, which[:2]), "rows has shape"),
         ((logits, packed, which.int()), r"rows is torch\.int32"),
     ):
-        with pytest.raises(ValueError, match=message):
-            ops.mask_logits(*wrong)
+        for op in (ops.mask_logits, ops.rule_out):
+            with pytest.raises(ValueError, match=message):
+                op(*wrong)
 
 
 def test_kernel_compiles_without_spills_and_loads_four_logits_at_once() -> None:
@@ -95,6 +125,25 @@ def test_kernel_compiles_without_spills_and_loads_four_logits_at_once() -> None:
     assert "st.global.v4" in compiled.ptx
 
 
+def test_kernel_in_place_compiles_without_spills() -> None:
+    pointers = {"p_logits": "*fp32", "p_masks": "*i32", "p_rows": "*i64"}
+    numbers = dict.fromkeys(("vocabulary", "stride_logits", "words"), "i32")
+    compiled = compile_for_h200(
+        mask_logits.rule_out_kernel,
+        {**pointers, **numbers},
+        {
+            "RULED_OUT": mask_logits.RULED_OUT,
+            "WORDS": mask_logits.WORDS_PER_PROGRAM,
+            "BITS": mask_logits.WORD_BITS,
+            "PDL": True,
+        },
+        aligned=frozenset({"stride_logits"}),
+        warps=mask_logits.WARPS,
+    )
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= SHARED_LIMIT_BYTES
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("rows", "vocabulary", "masks"), [*SHAPES, (128, 248_077, 129), (1, 248_320, 2)], ids=str
@@ -103,3 +152,6 @@ def test_kernel_on_the_gpu(gpu: torch.device, rows: int, vocabulary: int, masks:
     logits, packed, which = inputs(rows, vocabulary, masks, gpu)
     got = ops.mask_logits(logits, packed, which)
     assert torch.equal(got, mask_logits.mask_logits_reference(logits, packed, which))
+    expected = got.masked_fill(got.isinf(), mask_logits.RULED_OUT)
+    ops.rule_out(logits, packed, which)
+    assert torch.equal(logits, expected)
