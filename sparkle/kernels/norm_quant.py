@@ -30,6 +30,8 @@ from sparkle.kernels.times_sigmoid import times_sigmoid
 
 FEW_ROWS = 128
 FEW_ROWS_WARPS = 32  # with few programs the time is that of one, whose every load then is one of a thread
+# of a thread, so that products lie beside it; told nothing, the assembler has loads wait for one another
+FEW_ROWS_REGISTERS = 48
 TILE_GROUPS, TILE_WARPS = 8, 4  # with many it is that of all instructions: a tile is one load of a thread
 FEW_ROWS_HEADS, MANY_ROWS_HEADS = 8, 16  # of a program of the gated norm, likewise
 
@@ -212,6 +214,7 @@ def _launch_norm(
             ROUND=normed is not None,
             PDL=pdl,
             num_warps=FEW_ROWS_WARPS if few else TILE_WARPS,
+            maxnreg=FEW_ROWS_REGISTERS if few else None,
             launch_pdl=pdl,
         )
 

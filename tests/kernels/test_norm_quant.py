@@ -158,15 +158,15 @@ def test_gated_kernel(interpreter: Interpreter, rows: int, heads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "tiles", "addend", "parts", "warps"),
+    ("groups", "tiles", "addend", "parts", "warps", "registers"),
     [
-        (64, 1, "*fp32", 6, norm_quant.FEW_ROWS_WARPS),
-        (norm_quant.TILE_GROUPS, 5, "*bf16", 1, norm_quant.TILE_WARPS),
+        (64, 1, "*fp32", 6, norm_quant.FEW_ROWS_WARPS, norm_quant.FEW_ROWS_REGISTERS),
+        (norm_quant.TILE_GROUPS, 5, "*bf16", 1, norm_quant.TILE_WARPS, None),
     ],
 )
 @pytest.mark.parametrize("both", [False, True])
 def test_norm_kernel_compiles_without_spills(
-    both: bool, groups: int, tiles: int, addend: str, parts: int, warps: int
+    both: bool, groups: int, tiles: int, addend: str, parts: int, warps: int, registers: int | None
 ) -> None:
     compiled = compile_for_h200(
         norm_quant.add_rms_norm_kernel,
@@ -183,6 +183,7 @@ def test_norm_kernel_compiles_without_spills(
         },
         {"COLUMNS": 5120, "GROUPS": groups, "TILES": tiles, "PARTS": parts, "ROUND": both, "PDL": True},
         warps=warps,
+        registers=registers,
     )
     assert compiled.stack_bytes == 0
     # every load is of 16 bytes, with many threads too
