@@ -16,6 +16,7 @@ SIDE_BY_SIDE = (
     "gdn_inputs_kernel",
     "gdn_window_kernel",
     "gdn_step_kernel",
+    "gated_rms_norm_kernel",
     "add_rms_norm_kernel",
     "join_parts_kernel",
 )

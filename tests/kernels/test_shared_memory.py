@@ -57,7 +57,8 @@ def load(monkeypatch: pytest.MonkeyPatch, hook: Any, driver: Driver) -> None:
 
 
 def test_the_names_are_those_of_kernels() -> None:
-    modules = (narrow_linear, gdn_inputs, gdn_window, gdn_step_kernel, norm_quant, attention_join)
+    gdn = (narrow_linear, gdn_inputs, gdn_window, gdn_step_kernel, norm_quant)
+    modules = (*gdn, norm_quant, attention_join)
     assert len(shared_memory.SIDE_BY_SIDE) == len(modules)
     for name, module in zip(shared_memory.SIDE_BY_SIDE, modules, strict=True):
         assert getattr(module, name).fn.__name__ == name
