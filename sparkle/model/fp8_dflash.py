@@ -7,7 +7,6 @@ references. No value of a tensor is looked at on the host, so a graph can hold b
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels import ops
@@ -84,7 +83,7 @@ class Fp8DFlash:
         """See dflash.DFlash.propose."""
         config, weights = self._config, self._weights
         block = block_of(slots, contexts, cache, config, rows=rows)
-        hidden = F.embedding(block_tokens(anchors, config, rows=rows), self._embedding)
+        hidden = self._embedding[block_tokens(anchors, config, rows=rows)]
         unadded: Unadded | None = None
         for layer in self._layers:
             hidden, unadded = layer.forward(hidden, unadded, block, cache)

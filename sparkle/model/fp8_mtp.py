@@ -7,7 +7,6 @@ a few rows looks at no tensor's values, so that a graph can hold a whole chain.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sparkle.kernels import ops
@@ -93,7 +92,7 @@ class Fp8Mtp:
 
     def _joined(self, batch: VerifyBatch | PromptBatch, before: ops.Fp8Rows) -> Tensor:
         """What the layer is given: the rows' tokens beside `_normed` rows, bfloat16 [T, hidden]."""
-        embedded = F.embedding(batch.token_ids, self._embedding)
+        embedded = self._embedding[batch.token_ids]
         norm = self._weights.embedding_norm
         _, token = ops.add_rms_norm_quantise(embedded, None, norm, eps=self._config.rms_norm_eps)
         return ops.fp8_linear(_beside(token, before), self._weights.joined)
