@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import AfterValidator, JsonValue
@@ -21,6 +22,9 @@ def _require_carried(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
             waiting += value
         elif isinstance(value, str):
             _require_text(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            # the library lets NaN and 1e999 pass where it reads JSON itself
+            raise ValueError("holds a number that is not finite, which JSON cannot write; leave it out")
         elif isinstance(value, int) and not SMALLEST_WHOLE <= value <= LARGEST_WHOLE:
             raise ValueError("holds a whole number over 64 bits; write it as a text or with an exponent")
     return fields

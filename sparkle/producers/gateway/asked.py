@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast
 
-from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
 from sparkle.producers.gateway.faults import from_validation, invalid
 from sparkle.producers.metering.bound import most_tokens
 from sparkle.producers.openai_forms import EFFORTS, SAMPLING_FIELDS
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Job
+from sparkle.schemas.json_object import JsonObject
 from sparkle.schemas.message import ConversationId, Part
 from sparkle.schemas.priority import PriorityClass, ServiceRates, classify, estimate_prompt_tokens
 
@@ -57,8 +58,8 @@ class Asked(Part):
     top_k: int | None = None
     min_p: float | None = None
 
-    metadata: dict[str, JsonValue] | None = None
-    """Not read."""
+    metadata: JsonObject | None = None
+    """Not read; a response has it again."""
 
     user: str | None = None
     """Not read."""

@@ -8,7 +8,6 @@ import secrets
 from collections import Counter
 from typing import Literal
 
-from pydantic import JsonValue
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
@@ -23,6 +22,7 @@ from sparkle.producers.gateway.generating import Forms, Generating
 from sparkle.producers.gateway.kept_files import TENANTS_SHARE, KeptFiles
 from sparkle.producers.gateway.metrics import GatewayMetrics
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.schemas.json_object import JsonObject
 from sparkle.schemas.message import Part
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class BatchRequest(Part):
     input_file_id: str
     endpoint: Url
     completion_window: Literal["24h"]
-    metadata: dict[str, JsonValue] | None = None
+    metadata: JsonObject | None = None
 
 
 class BatchEndpoints:

@@ -62,6 +62,7 @@ BODIES = {
     "half a surrogate pair": b'{"messages":[{"role":"user","content":"\\ud800"}]}',
     "nul": b"\0" * 1000,
     "not a number": b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}',
+    "no number where nothing is read": b'{"messages":[{"role":"user","content":"x"}],"metadata":{"a":NaN}}',
     "a huge number": b'{"messages":[{"role":"user","content":"x"}],"seed":' + b"9" * 100_000 + b"}",
     "infinite deadline": b'{"messages":[{"role":"user","content":"x"}],"deadline_s":1e999}',
     "many messages": b'{"messages":['

@@ -8,8 +8,10 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from sparkle.producers.gateway.asked import Defaults, Order
+from sparkle.producers.gateway.batch_endpoints import BatchRequest
 from sparkle.producers.gateway.chat_request import ChatRequest, chat_orders
 from sparkle.producers.gateway.completion_request import CompletionRequest, completion_orders
 from sparkle.producers.gateway.faults import ApiFault
@@ -91,6 +93,19 @@ def test_what_guidellm_sends_is_taken() -> None:
     )
     assert (order.job.max_tokens, order.job.sampling.ignore_eos) == (40, True)
     assert order.job.messages == [Turn(role="user", content="What is MFA?")]
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity", '[{"b": NaN}]'])
+def test_metadata_hold_what_an_answer_can_say_again(number: str) -> None:
+    metadata = f'"metadata": {{"run": 7, "a": {number}}}'
+    for model, needed in (
+        (ChatRequest, '"messages": [{"role": "user", "content": "x"}]'),
+        (ResponseRequest, '"input": "x"'),
+        (BatchRequest, '"input_file_id": "f", "endpoint": "/v1/responses", "completion_window": "24h"'),
+    ):
+        with pytest.raises(ValidationError, match=r"metadata\n.* not finite"):
+            model.model_validate_json(f"{{{needed}, {metadata}}}")
+        model.model_validate_json(f"{{{needed}, {metadata}}}".replace(number, "[0.5, 9]"))
 
 
 def test_null_is_the_same_as_left_out() -> None:
