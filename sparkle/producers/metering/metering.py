@@ -34,6 +34,8 @@ class _Till:
     jobs: OpenJobs
     ledger: Ledger
     rates: Rates
+    num_starting: int = 0
+    """Jobs whose tokens are being set aside."""
 
 
 class Metering:
@@ -58,18 +60,23 @@ class Metering:
     async def reserve(self, principal: Principal, jobs: Mapping[str, int]) -> Reserved:
         """Set aside the most tokens that each of these new jobs can use, by id: all of them or none.
 
-        Raises AllowanceSpent, RateLimited, KeyRefused for a tenant that is gone, QueueError.
+        Raises AllowanceSpent, RateLimited, KeyRefused for a tenant that is gone, AccessError for more jobs
+        than may ever run at once, QueueError.
         """
         tenant = self.directory.named(principal.tenant)
         if tenant is None:
             raise KeyRefused("the tenant of this key is gone")
         till = self._till_of(tenant)
-        till.rates.start(jobs, num_running=till.jobs.num_running, now_s=self._clock.steady_s())
+        num_running = till.jobs.num_running + till.num_starting
+        till.rates.start(jobs, num_running=num_running, now_s=self._clock.steady_s())
+        till.num_starting += len(jobs)
         try:
             await till.ledger.reserve(jobs, tenant.allowance_tokens)
         except BaseException:
             till.rates.refused(jobs)
             raise
+        finally:
+            till.num_starting -= len(jobs)
         return Reserved(till.ledger)
 
     async def settle(self) -> None:

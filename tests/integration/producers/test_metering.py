@@ -27,7 +27,7 @@ from sparkle.errors import (
 from sparkle.producers.metering.account import Account, MonthUsage
 from sparkle.producers.metering.accounts import AccountFile
 from sparkle.producers.metering.administering import Administration
-from sparkle.producers.metering.metering import Metering, open_metering
+from sparkle.producers.metering.metering import Metering, Reserved, open_metering
 from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.metering.tenant import Limits, Tenant
 from sparkle.producers.metering.tenant_book import TenantBook
@@ -201,6 +201,23 @@ async def test_limits_are_the_gateways_own_and_a_refused_allowance_costs_none_of
         await second.ended(job_id(2), accepted=False)
         with pytest.raises(RateLimited, match="requests"):
             await gateway.reserve(principal, {job_id(3): 1})
+
+
+async def test_jobs_whose_tokens_are_being_set_aside_run_already(meter: Connection) -> None:
+    key = await add(meter, allowance_tokens=10_000, limits=Limits(max_running=2))
+    async with open_metering(meter, MeteringSettings(settle_s=1000.0)) as gateway:
+        principal = await gateway.authenticate(key)
+        # all of them ask before the account was looked at
+        asked = [gateway.reserve(principal, {job_id(number): 10}) for number in range(5)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Reserved] * 2 + [RateLimited] * 3
+        # those that began are counted once
+        first = outcomes[0]
+        assert isinstance(first, Reserved)
+        await first.ended(job_id(0), accepted=True)
+        await gateway.reserve(principal, {job_id(5): 10})
+        with pytest.raises(RateLimited, match="2 jobs are running and at most 2 may"):
+            await gateway.reserve(principal, {job_id(6): 10})
 
 
 async def test_everything_is_counted_after_the_server_and_its_memory_were_gone(tmp_path: Path) -> None:
