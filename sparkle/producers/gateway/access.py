@@ -40,7 +40,8 @@ class Access(Protocol):
     async def reserve(self, principal: Principal, jobs: Mapping[str, int]) -> Reservation:
         """Set aside the most tokens that each of these jobs can use, by job id: all of them or none.
 
-        Raises AllowanceSpent, RateLimited, QueueError when nobody can tell.
+        Raises AllowanceSpent, RateLimited, AccessError for more than may ever run, QueueError when nobody can
+        tell.
         """
         ...
 

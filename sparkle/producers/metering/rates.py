@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkle.errors import RateLimited
+from sparkle.errors import AccessError, RateLimited
 from sparkle.producers.metering.tenant import Limits
 
 _MINUTE_S = 60.0
@@ -46,8 +46,16 @@ class Rates:
         self._tokens = _bucket(limits.tokens_per_minute)
 
     def start(self, jobs: Mapping[str, int], *, num_running: int, now_s: float) -> None:
-        """These jobs begin, by id the most tokens that each can use. Raises RateLimited: none does."""
+        """These jobs begin, by id the most tokens that each can use.
+
+        Raises RateLimited, and AccessError where so many never may: then none does.
+        """
         most_running = self.limits.max_running
+        if most_running is not None and len(jobs) > most_running:
+            raise AccessError(
+                f"this request is {len(jobs)} jobs and at most {most_running} of this tenant may run; "
+                "ask for fewer choices"
+            )
         if most_running is not None and num_running + len(jobs) > most_running:
             raise RateLimited(
                 f"{num_running} jobs are running and at most {most_running} may; wait until some have ended",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkle.errors import RateLimited
+from sparkle.errors import AccessError, RateLimited
 from sparkle.producers.metering.rates import Bucket, Rates
 from sparkle.producers.metering.tenant import Limits
 
@@ -29,6 +29,17 @@ def test_no_minute_lets_more_pass_than_its_worth_and_what_was_saved_up(
     for start_s, _ in passed:
         within = [amount for at_s, amount in passed if start_s <= at_s < start_s + 60.0]
         assert sum(within) <= 2 * per_minute + max(within)
+
+
+def test_more_jobs_than_may_ever_run_are_not_told_to_come_again() -> None:
+    rates = Rates(Limits(requests_per_minute=3, max_running=2))
+    jobs = {"a": 1, "b": 1, "c": 1}
+    with pytest.raises(AccessError, match="is 3 jobs and at most 2 of this tenant may run") as no:
+        rates.start(jobs, num_running=0, now_s=0.0)
+    assert not no.value.retryable
+    # and cost nothing
+    rates.start({"a": 1, "b": 1}, num_running=0, now_s=0.0)
+    rates.start({"c": 1}, num_running=0, now_s=0.0)
 
 
 def test_each_limit_says_what_it_is_and_when_to_come_again() -> None:
