@@ -81,13 +81,17 @@ class KeptFiles:
         return file
 
     def append(self, file: KeptFile, data: bytes) -> None:
-        """Write more of a file. Raises ApiFault where it does not fit."""
+        """Write more of a file, unless it was deleted. Raises ApiFault where it does not fit."""
+        if file.id not in self._files:
+            return
         self._require_room(file.tenant, len(data))
         file.data += data
         self._count(file.tenant, len(data))
 
     def expire(self, file: KeptFile) -> None:
         """Its time starts now."""
+        if file.id not in self._files:
+            return
         file.expires_s = int(time.time() + self._keep_s)
         loop = asyncio.get_running_loop()
         self._timers[file.id] = loop.call_later(self._keep_s, self._remove, file.id)
