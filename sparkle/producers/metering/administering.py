@@ -83,7 +83,9 @@ class Administration:
             raise ConfigError(f"month is {month!r} but must be of the form 2026-11")
         async with self._connected() as connection:
             book, values = _book(connection), KeyValues(connection, BUCKET)
-            tenants = [await book.get(name) for name in names] if names else await book.all()
+            # whoever adds the rows up counts a tenant named twice once
+            once = dict.fromkeys(names)
+            tenants = [await book.get(name) for name in once] if names else await book.all()
             rows = [
                 row
                 for tenant in tenants

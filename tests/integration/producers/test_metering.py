@@ -368,6 +368,7 @@ async def test_an_administrator_adds_changes_rotates_and_looks(
     await store_usage(connection, usage_record(job_id(1), 30, 4))
     usage = await said(they.usage([], month="2026-11", form=Form.CSV))
     assert usage.splitlines()[1] == "acme,2026-11,1,30,0,4,34,2000"
+    assert await said(they.usage(["acme", "acme"], month="2026-11", form=Form.CSV)) == usage
     listed = await said(they.show(Form.JSON))
     assert [key["id"] for key in json.loads(listed)[0]["keys"]] == [first[11:23], second[11:23]]
     shown = await said(they.show(Form.TABLE)) + await said(they.usage(["acme"], month=None, form=Form.TABLE))
