@@ -45,6 +45,8 @@ class ResponseAnswer:
         self._sequence = 0
         self._num_items = 0
         self._open: _Open | None = None
+        # of tokens whose text is to come: halves of a character
+        self._unsent: list[Fields] = []
 
     def whole(self, results: Sequence[Result], used: Used) -> Fields:
         """The response object."""
@@ -57,6 +59,8 @@ class ResponseAnswer:
 
     def deltas(self, index: int, chunk: Chunk) -> Iterator[Fields]:
         """Its text, then its tool calls."""
+        if chunk.channel is Channel.ANSWER and chunk.logprobs:
+            self._unsent += token_logprobs(chunk.tokens, chunk.logprobs)
         if chunk.text:
             kind = "reasoning" if chunk.channel is Channel.REASONING else "message"
             yield from self._enter(kind)
@@ -110,12 +114,14 @@ class ResponseAnswer:
         item.pieces.append(chunk.text)
         if item.kind == "reasoning":
             return self._event("response.reasoning_text.delta", **self._at(item), delta=chunk.text)
-        logprobs = token_logprobs(chunk.tokens, chunk.logprobs) if chunk.logprobs else []
+        logprobs, self._unsent = self._unsent, []
         item.logprobs += logprobs
         place = self._at(item)
         return self._event("response.output_text.delta", **place, delta=chunk.text, logprobs=logprobs)
 
     def _call_delta(self, delta: ToolCallDelta) -> Iterator[Fields]:
+        # what a call is written as is no text
+        self._unsent = []
         if delta.name is not None:
             yield from self._close("completed")
             item = _Open("call", self._num_items, delta.index, delta.id or "", delta.name)

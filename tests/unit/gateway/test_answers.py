@@ -251,6 +251,26 @@ def test_a_responses_log_probabilities_are_those_behind_its_thoughts(
     assert [one.token for one in part.logprobs or ()] == own
 
 
+def test_a_streamed_response_keeps_log_probabilities_until_their_text_is_there() -> None:
+    def told(text: str, token: str, channel: Channel = Channel.ANSWER) -> Chunk:
+        entry = TokenLogprobs(logprob=-0.5, text=token, top=[])
+        return chunk(text, channel).model_copy(update={"logprobs": [entry]})
+
+    form = response_form()
+    # a thought, two halves of a character, a call
+    streamed = [told("hm", "hm", Channel.REASONING), told("", "\\xc3"), told("é", "\\xa9"), told("s", "s")]
+    call = chunk("", Channel.ANSWER, ToolCallDelta(index=0, id="call_1", name="block"))
+    streamed += [told("", "<tool_call>"), call.model_copy(update={"logprobs": None}), told("t", "t")]
+    events = [fields for part in streamed for fields in form.deltas(0, part)] + [*form.last(0, END)]
+
+    def spoken(kind: str) -> list[list[object]]:
+        told = [fields["logprobs"] for fields in events if fields["type"] == f"response.output_text.{kind}"]
+        return [[entry["token"] for entry in entries] for entries in json.loads(json.dumps(told))]
+
+    assert spoken("delta") == [["\\xc3", "\\xa9"], ["s"], ["t"]]
+    assert spoken("done") == [["\\xc3", "\\xa9", "s"], ["t"]]
+
+
 def test_an_empty_answer_has_an_empty_message() -> None:
     form = response_form()
     list(form.first(0))
