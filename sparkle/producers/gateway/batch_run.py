@@ -120,21 +120,21 @@ class BatchRun:
 
     def _write_fault(self, wanted: Wanted, fault: ApiFault) -> None:
         self._batch.failed += 1
-        if self._errors is None:
-            self._errors = self._new_file("errors")
-            self._batch.error_file_id = self._errors.id
         line = _line(wanted, fault.status, fault.body())
         try:
+            if self._errors is None:
+                self._errors = self._new_file("errors")
+                self._batch.error_file_id = self._errors.id
             self._files.append(self._errors, line)
         except ApiFault:
             # it is counted; there is no room left to say why
             log.warning("batch_error_unwritten", extra={"batch": self._batch.id})
 
     def _write(self, wanted: Wanted, status: int, body: dict[str, object]) -> None:
-        if self._output is None:
-            self._output = self._new_file("output")
-            self._batch.output_file_id = self._output.id
         try:
+            if self._output is None:
+                self._output = self._new_file("output")
+                self._batch.output_file_id = self._output.id
             self._files.append(self._output, _line(wanted, status, body))
         except ApiFault as full:
             self._write_fault(wanted, full)

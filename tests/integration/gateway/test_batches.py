@@ -173,6 +173,17 @@ async def test_files_are_bounded_and_go_after_their_time(queue_url: str, worker:
             await client.files.retrieve(kept.id)
 
 
+async def test_a_batch_without_a_place_for_its_files_still_ends(
+    queue_url: str, worker: AtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_at_work(queue_url) as gateway, gateway.client() as client:
+        monkeypatch.setattr("sparkle.producers.gateway.kept_files.MAX_FILES", 1)
+        batch = await ended(client, await begin(client, line("a", prompt="x") + line("b", prompt="y")))
+        assert (batch.status, batch.output_file_id, batch.error_file_id) == ("completed", None, None)
+        assert batch.request_counts is not None
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (0, 2)
+
+
 async def test_what_batches_work_on_is_bounded(queue_url: str, worker: AtWork) -> None:
     """A batch holds its requests as long as it runs, however often the same file is asked for."""
     async with (
