@@ -53,7 +53,7 @@ def test_a_bad_message_is_refused_without_its_content(payload: bytes, code: Fail
 @pytest.mark.parametrize(
     ("field", "value"),
     [("id", new_job_id()), ("tenant", "other"), ("region", "us"), ("tenant", None)],
-    ids=["id", "tenant", "region", "no-tenant"],  # an id of its own would name this test anew in every process
+    ids=["id", "tenant", "region", "no-tenant"],  # a new id would name it anew in every process
 )
 def test_a_job_that_is_not_its_subjects_is_refused(field: str, value: str | None) -> None:
     refused = read_job(changed(**{field: value}), ADDRESS, 1)
