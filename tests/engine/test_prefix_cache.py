@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from sparkle.drafting.proposer import Proposer
+from sparkle.engine.engine import FORGET_AFTER_S
 from sparkle.engine.settings import EngineSettings
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
@@ -140,11 +141,17 @@ def test_what_is_kept_is_zeroed_when_its_time_is_over_though_nothing_comes(token
     built = bundle(small_decoder(tokenizer), tokenizer, SETTINGS, clock=lambda: now_s)
     assert built.engine.idle_s() == math.inf
     built.run(job(tokens(150)))
-    assert built.engine.idle_s() == SETTINGS.cache_s
+    # what its passes left goes first, and nothing of what is kept with it
+    assert built.engine.idle_s() == FORGET_AFTER_S
+    now_s += FORGET_AFTER_S
+    assert built.engine.step() == []
+    assert built.engine.idle_s() == SETTINGS.cache_s - FORGET_AFTER_S
     now_s += 200.0
     # that begins its time anew
     built.run(job(tokens(150)))
-    now_s += 599.0
+    now_s += FORGET_AFTER_S
+    assert built.engine.step() == []
+    now_s += SETTINGS.cache_s - FORGET_AFTER_S - 1.0
     assert built.engine.idle_s() == 1.0
     assert built.engine.step() == []
     assert bool(built.cache.keys.any())
