@@ -82,8 +82,18 @@ class ShapedAnswer:
         """Whether it is complete, and an end token was accepted."""
         return self.matcher.ended or (self._ending and not self._given)
 
+    @property
+    def _only_grammar(self) -> bool:
+        """Whether all that comes is the grammar's, as in most passes: their host has no time to lose."""
+        return self._begins_after is None and not self._given and not self._ending
+
     def accept(self, tokens: Sequence[int]) -> None:
         """Go on by the tokens that the answer got in a pass, or had got before it came here."""
+        if self._only_grammar:
+            self._left_tokens -= len(tokens)
+            if tokens:
+                self.matcher.accept(tokens)
+            return
         free, given, rest = self._split(tokens)
         if any(token in self._end_tokens for token in free):
             raise MatcherFailed("shape: an answer ended before its shape began; send the job again")
@@ -98,6 +108,8 @@ class ShapedAnswer:
 
     def count_allowed(self, draft: Sequence[int]) -> int:
         """How many tokens of a draft may follow, to the first refused one or with the one that ends."""
+        if self._only_grammar:
+            return self.matcher.count_allowed(draft)
         free, given, rest = self._split(draft)
         sound = len(list(takewhile(lambda token: token not in self._end_tokens, free)))
         if sound < len(free):

@@ -8,6 +8,7 @@ GrammarTooComplex where it is the library's own limits that were met.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from llguidance import LLMatcher
 
@@ -62,7 +63,7 @@ class Matcher:
         """
         if self._ended and tokens:
             raise self._refusal("a token was drawn behind the end of its answer")
-        if not all(self._is_row(token) for token in tokens):
+        if not self._are_rows(tokens):
             raise self._refusal(f"a token was drawn that is none of {self._rows}")
         body = self._body(tokens)
         self._state.consume_tokens(body)
@@ -78,9 +79,12 @@ class Matcher:
         """How many tokens of a draft may follow, to the first refused one or with the one that ends."""
         if self._ended:
             return 0
-        rows = next((place for place, token in enumerate(draft) if not self._is_row(token)), len(draft))
-        # an id without a row would put the library into its error state, for good
-        draft = draft[:rows]
+        if not draft:
+            self._require_state()
+            return 0
+        if not self._are_rows(draft):
+            # an id without a row would put the library into its error state, for good
+            draft = [*takewhile(self._is_row, draft)]
         body = self._body(draft)
         end = list(draft[len(body) : len(body) + 1])
         # of an end alone the library says no where nothing else may follow
@@ -116,8 +120,13 @@ class Matcher:
 
     def _body(self, tokens: Sequence[int]) -> list[int]:
         """The tokens before the first that ends an answer."""
-        end = next((place for place, token in enumerate(tokens) if token in self._end_tokens), len(tokens))
-        return list(tokens[:end])
+        # asked of every answer in every pass, and nearly none has an end
+        if self._end_tokens.isdisjoint(tokens):
+            return list(tokens)
+        return [*takewhile(lambda token: token not in self._end_tokens, tokens)]
+
+    def _are_rows(self, tokens: Sequence[int]) -> bool:
+        return not tokens or (self._is_row(min(tokens)) and self._is_row(max(tokens)))
 
     def _is_row(self, token: int) -> bool:
         return 0 <= token < self._rows

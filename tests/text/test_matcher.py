@@ -113,7 +113,9 @@ def test_forced_tokens_are_those_that_must_follow() -> None:
     assert matcher.count_allowed(matcher.forced()) == 2
 
 
-@pytest.mark.parametrize("wrong", [[5], [-1], [ROWS], [2**40], [END_TOKENS[0]], [*END_TOKENS]])
+@pytest.mark.parametrize(
+    "wrong", [[5], [-1], [ROWS], [2**40], [*spelled("{"), ROWS], [END_TOKENS[0]], [*END_TOKENS]]
+)
 def test_a_token_that_is_refused_is_an_error_and_stays_one(wrong: list[int]) -> None:
     matcher = matcher_of(PERSON)
     with pytest.raises(MatcherFailed):
@@ -123,8 +125,9 @@ def test_a_token_that_is_refused_is_an_error_and_stays_one(wrong: list[int]) -> 
         with pytest.raises(MatcherFailed, match="its state was lost"):
             call()
     for ask in (matcher.count_allowed, matcher.accept):
-        with pytest.raises(MatcherFailed, match="its state was lost"):
-            ask(spelled("{"))
+        for tokens in (spelled("{"), []):
+            with pytest.raises(MatcherFailed, match="its state was lost"):
+                ask(tokens)
 
 
 def test_nothing_follows_the_end() -> None:
