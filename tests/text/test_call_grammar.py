@@ -125,6 +125,10 @@ def call_tokens(
     return [added["<tool_call>"], *tokenizer.encode(inside), added["</tool_call>"]]
 
 
+def test_there_are_50_sets_of_tools() -> None:
+    assert len(TOOL_SETS) >= 50
+
+
 @pytest.mark.parametrize("tool_set", TOOL_SETS, ids=lambda tool_set: tool_set.name)
 def test_right_calls_are_let_through_and_read_back_and_wrong_ones_are_not(
     tool_set: ToolSet, tiny: Tokenizer
