@@ -10,7 +10,6 @@ import signal
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -146,12 +145,17 @@ class NatsCluster:
         return await Connection.open(ConnectionSettings(url=url, name="test"))
 
     async def apply(self, settings: TopologySettings | None = None) -> None:
-        """Declare the streams, three copies of each."""
-        connection = await self.connect()
-        try:
-            await topology.apply(connection, settings or TopologySettings(replicas=NUM_NODES))
-        finally:
-            await connection.close()
+        """Declare the streams, three copies of each; as often as it takes where nodes are slow to agree."""
+
+        async def is_applied() -> bool:
+            connection = await self.connect()
+            try:
+                await topology.apply(connection, settings or TopologySettings(replicas=NUM_NODES))
+            finally:
+                await connection.close()
+            return True
+
+        await _until(is_applied, "the streams could not be declared")
 
     async def leader(self, stream: str = subjects.JOBS_STREAM) -> Node:
         """The node that leads a stream; waits while there is none."""
@@ -232,13 +236,16 @@ def free_ports(host: str) -> tuple[int, int, int]:
 
 async def _until(condition: Callable[[], Awaitable[bool]], otherwise: str) -> None:
     """Wait until it is true."""
+    last: Exception | None = None
     try:
         async with asyncio.timeout(WHOLE_S):
             while True:
                 # what is asked may be down, or have no leader
-                with suppress(OSError, SparkleError, ValueError):
+                try:
                     if await condition():
                         return
+                except (OSError, SparkleError, ValueError) as error:
+                    last = error
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
-        raise AssertionError(f"{otherwise} within {WHOLE_S} s") from None
+        raise AssertionError(f"{otherwise} within {WHOLE_S} s; last error: {last!r}") from None

@@ -114,7 +114,7 @@ async def test_with_all_nodes_every_message_is_gone_and_nothing_that_was_declare
     held = await pull(connection)
     waiting = Puller(connection, REGION, lambda: 1, nothing_comes, PullSettings(missing_grace_s=0.1))
     outlasting = asyncio.create_task(waiting.run())
-    declared = await topology.show(connection)
+    declared = await persist(topology.show, connection)
     assert {stream.replicas for stream in declared.streams} == {NUM_NODES}
     await nats_cluster.kill_all()
     await nats_cluster.start_all()
@@ -122,11 +122,11 @@ async def test_with_all_nodes_every_message_is_gone_and_nothing_that_was_declare
     assert not outlasting.done(), "no leader is not the same as no consumer"
     waiting.stop()
     await outlasting
-    after = await topology.show(connection)
+    after = await persist(topology.show, connection)
     assert [stream.name for stream in after.streams] == [stream.name for stream in declared.streams]
     assert {stream.messages for stream in after.streams} == {0}
     assert [consumer.name for consumer in after.consumers] == [one.name for one in declared.consumers]
-    changes = await topology.apply(connection, TopologySettings(regions=REGION, replicas=NUM_NODES))
+    changes = await persist(topology.apply, connection, TopologySettings(regions=REGION, replicas=NUM_NODES))
     assert {change.outcome for change in changes} == {topology.Outcome.UNCHANGED}
     # the streams count from 1 again: what was held would now speak for the next job
     await publish(connection, job(2))
