@@ -166,7 +166,11 @@ class Conversation:
 
     def _fresh(self) -> DrawState:
         shape = ShapedAnswer(
-            self._shape, rows=ROWS, end_tokens=self._ends, max_tokens=100_000, find_ending=lambda _, __: None
+            self._shape,
+            rows=ROWS,
+            end_tokens=self._ends,
+            max_tokens=100_000,
+            find_ending=lambda _, __, ___: None,
         )
         return DrawState(self.name, self._sampling, 0, (), ROWS, shape=shape)
 

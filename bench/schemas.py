@@ -1,7 +1,7 @@
 """How many answers of sparkle-tiny are valid under the tests' schemas, and what fails of the official suite.
 
-The answers are drawn at a temperature of 1.5, with drafts in every pass; all that end must be valid, and all
-do end but those whose text must have letters to which no short way is found. Of the suite nothing may fail.
+The answers are drawn at a temperature of 1.5, with drafts in every pass; all must end and be valid. Of the
+suite nothing may fail.
 Run from the repository's root: python -m bench.schemas [--keep]
 """
 

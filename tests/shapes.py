@@ -9,6 +9,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from sparkle.engine.settings import default_model
 from sparkle.text.grammar import json_schema_grammar, parser_limits, read_vocabulary
+from sparkle.text.known_ways import ways_of_schema
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.shape import Shape
 from tests.text.small_tokenizer import small_tokenizer
@@ -39,7 +40,8 @@ def small_vocabulary(rows: int, end_tokens: tuple[int, ...]) -> LLTokenizer:
 
 def of_schema(schema: object, tokens: LLTokenizer, **fields: Any) -> Shape:
     """Kept to a schema; `fields` as Shape has them."""
-    return _shape(json_schema_grammar(schema, SchemaLimits()), tokens, fields)
+    known = ways_of_schema(schema)
+    return _shape(json_schema_grammar(schema, SchemaLimits()), tokens, {"known": known, **fields})
 
 
 def of_lark(text: str, tokens: LLTokenizer, **fields: Any) -> Shape:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from sparkle.errors import GrammarError, MatcherFailed
+from sparkle.text.known_ways import KnownWays
 from sparkle.text.matcher import Matcher
 from sparkle.text.shape import Shape
 
@@ -20,8 +21,9 @@ GROWTH_TOKENS = 4
 RESERVED_TOKENS = 256
 """With no more left than these, no token is taken behind which no ending is found."""
 
-FindEnding = Callable[[Matcher, int], Sequence[int] | None]
-"""(where an answer stands, tokens) -> at most so many tokens that make it valid; None for none found."""
+FindEnding = Callable[[Matcher, int, KnownWays], Sequence[int] | None]
+"""(where an answer stands, tokens, what its schema tells) -> at most so many tokens that make it valid; None
+for none found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class ShapedAnswer:
         self._ending = False
         self._left_tokens = max_tokens
         self._find_ending = find_ending if shape.complete else None
+        self._known = shape.known
         # what is left when an ending is to be looked for again
         self._due_tokens = max_tokens
         # the part of the one found last that its grammar sees; None before the first
@@ -198,7 +201,7 @@ class ShapedAnswer:
                 if ahead.may_end():
                     self._found = known
                     return known
-        found = self._find_ending(state, most)
+        found = self._find_ending(state, most, self._known)
         if found is not None:
             # else the last one stays, which is that of the place in front of this
             self._found = tuple(found)

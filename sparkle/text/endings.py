@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
 
+from sparkle.text.known_ways import NOTHING_KNOWN, KnownWays
 from sparkle.text.matcher import Matcher
 from sparkle.text.tokenizer import Tokenizer
 from sparkle.text.way import Budget, Move, Way
@@ -54,8 +55,10 @@ class Endings:
         self._free = max(FREE_BYTES, int(rows / 8 * FREE_SHARE))
         self._ways_out = WaysOut(tokenizer, self._out_of_text)
 
-    def find(self, state: Matcher, most: int) -> Move | None:
+    def find(self, state: Matcher, most: int, known: KnownWays = NOTHING_KNOWN) -> Move | None:
         """At most so many tokens behind which the answer may end; None where none are found.
+
+        `known`: what its schema tells.
 
         Raises MatcherFailed or GrammarTooComplex where the state is lost.
         """
@@ -66,7 +69,7 @@ class Endings:
         budget, order, tried = Budget(MOST_PLACES), count(), set[bytes]()
         start = Way.from_here(state, budget)
         # by choices that were not the first, then by length
-        waiting = [(0, 0, next(order), start, self._moves(start, tried))]
+        waiting = [(0, 0, next(order), start, self._moves(start, tried, known))]
         while waiting and budget.places > 0:
             others, length, _, before, moves = heappop(waiting)
             move = next(moves, None)
@@ -80,10 +83,11 @@ class Endings:
                 if len(ending) <= most:
                     return ending
             elif len(way.tokens) <= 2 * most:
-                heappush(waiting, (others, len(way.tokens), next(order), way, self._moves(way, tried)))
+                further = self._moves(way, tried, known)
+                heappush(waiting, (others, len(way.tokens), next(order), way, further))
         return None
 
-    def _moves(self, way: Way, tried: set[bytes]) -> Iterator[Move]:
+    def _moves(self, way: Way, tried: set[bytes], known: KnownWays) -> Iterator[Move]:
         """What may follow, the first choice first."""
         forced = way.state.forced()
         if forced:
@@ -92,6 +96,7 @@ class Endings:
         free = self._is_free(way)
         closing = [*way.following(self._out_of_text if free else self._closing)]
         if self._values.issuperset(closing):
+            yield from islice(self._ways_out.known(way, known), 1)
             yield from islice(self._ways_out.find(way, tried), 1)
         yield from closing
         if free:

@@ -7,6 +7,7 @@ GrammarTooComplex where it is the library's own limits that were met.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import takewhile
 
@@ -15,6 +16,9 @@ from llguidance import LLMatcher
 from sparkle.errors import GrammarTooComplex, MatcherFailed
 from sparkle.text.over_limit import is_over_limit
 
+NEWEST_TOKENS = 1_024
+"""A number that goes on for longer is not brought to an end."""
+
 
 class Matcher:
     """The state of one answer. One thread at a time may use it; others are free meanwhile."""
@@ -22,6 +26,7 @@ class Matcher:
     def __init__(self, compiled: LLMatcher, *, rows: int, end_tokens: Collection[int]) -> None:
         """`compiled`, at its beginning, is copied; `rows` and `end_tokens` are its vocabulary's."""
         self._state = compiled.deep_copy()
+        self._newest = deque[int](maxlen=NEWEST_TOKENS)
         self._rows = rows
         self._end_tokens = frozenset(end_tokens)
         self._ended = False
@@ -32,12 +37,18 @@ class Matcher:
         """Another answer's state at the same place, which goes its own way from here."""
         other = Matcher(self._state, rows=self._rows, end_tokens=self._end_tokens)
         other._ended = self._ended
+        other._newest = self._newest.copy()
         return other
 
     @property
     def ended(self) -> bool:
         """Whether an end token was accepted."""
         return self._ended
+
+    @property
+    def newest(self) -> Sequence[int]:
+        """The last NEWEST_TOKENS that were accepted, as far as there are so many; no end token."""
+        return self._newest
 
     @property
     def failed(self) -> bool:
@@ -68,6 +79,7 @@ class Matcher:
         body = self._body(tokens)
         self._state.consume_tokens(body)
         self._require_state()
+        self._newest.extend(body)
         if len(body) == len(tokens):
             return
         # the library is not told of the end: where nothing else may follow it takes it for an error

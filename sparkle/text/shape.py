@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from llguidance import LLMatcher
 
 from sparkle.text.call_values import CallForms
+from sparkle.text.known_ways import NOTHING_KNOWN, KnownWays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,9 @@ class Shape:
 
     complete: bool = False
     """Whether the answer is closed with a short valid ending before its tokens run out."""
+
+    known: KnownWays = NOTHING_KNOWN
+    """What helps to find that ending."""
 
     exact: bool = True
     """Whether the grammar says all that the job asks for; not where the job is not strict."""

@@ -83,6 +83,7 @@ class ShapeCompiler:
             begins_after=self._end_of_thinking if thinks else None,
             lead_in=self._lead_in if thinks else (),
             complete=job.response_format is not None and job.response_format.complete,
+            known=compiled.grammar.known,
             exact=compiled.grammar.exact,
             calls=compiled.grammar.calls,
         )

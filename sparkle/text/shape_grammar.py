@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from llguidance import regex_to_lark
@@ -22,6 +22,7 @@ from sparkle.schemas.tools import NamedTool, Tool
 from sparkle.text.call_grammar import calls_grammar
 from sparkle.text.call_values import JSON, CallForms
 from sparkle.text.grammar import checked_schema
+from sparkle.text.known_ways import NOTHING_KNOWN, KnownWays, ways_of_regex, ways_of_schema
 from sparkle.text.lark_source import guarded_lark
 from sparkle.text.schema_draft import require_schema
 from sparkle.text.schema_keywords import check_pattern
@@ -45,6 +46,9 @@ class AnswerGrammar:
     calls: CallForms | None
     """None where the answer has no calls."""
 
+    known: KnownWays
+    """What helps to end an answer that is no call."""
+
 
 def answer_grammar(job: Job, limits: SchemaLimits, *, loosest: bool = False) -> AnswerGrammar | None:
     """The grammar of the job's answer; None where it is any text.
@@ -57,10 +61,12 @@ def answer_grammar(job: Job, limits: SchemaLimits, *, loosest: bool = False) -> 
     shape = None if job.response_format is None else _shape(job.response_format, limits, loosest=loosest)
     tools = _tools(job, limits, loosest=loosest)
     exact = (shape is None or shape.exact) and all(one.exact for one in tools.values())
+    known = NOTHING_KNOWN if shape is None else shape.known
     if not tools:
-        return AnswerGrammar(_whole("start: PROSE\n" + _PROSE if shape is None else None, shape), exact, None)
+        whole = _whole("start: PROSE\n" + _PROSE if shape is None else None, shape)
+        return AnswerGrammar(whole, exact, None, known)
     start = _start(job, shape) + calls_grammar(tools, parallel=job.parallel_tool_calls)
-    return AnswerGrammar(_whole(start, shape), exact, _forms(tools))
+    return AnswerGrammar(_whole(start, shape), exact, _forms(tools), known)
 
 
 def require_schemas(job: Job, limits: SchemaLimits) -> None:
@@ -80,6 +86,7 @@ class _ShapeGrammar:
 
     fields: Mapping[str, object]
     exact: bool = True
+    known: KnownWays = NOTHING_KNOWN
 
 
 def _start(job: Job, shape: _ShapeGrammar | None) -> str:
@@ -112,7 +119,8 @@ def _shape(
             return _of_schema({"type": "object"}, limits)
         case RegexShape():
             check_pattern(shape.pattern, limits)
-            return _of_lark(f"start: /{regex_to_lark(shape.pattern, '')}/")
+            lark = f"start: /{regex_to_lark(shape.pattern, '')}/"
+            return replace(_of_lark(lark), known=ways_of_regex(shape.pattern))
         case GrammarShape():
             return _of_lark(guarded_lark(shape.grammar, limits))
         case ChoiceShape():
@@ -134,7 +142,8 @@ def _json_schema(shape: JsonSchemaShape, limits: SchemaLimits, *, loosest: bool)
 
 
 def _of_schema(schema: Mapping[str, object], limits: SchemaLimits, *, exact: bool = True) -> _ShapeGrammar:
-    return _ShapeGrammar({"json_schema": json.loads(checked_schema(schema, limits))}, exact)
+    checked = json.loads(checked_schema(schema, limits))
+    return _ShapeGrammar({"json_schema": checked}, exact, ways_of_schema(schema))
 
 
 def _of_lark(lark: str) -> _ShapeGrammar:

@@ -1,14 +1,15 @@
 """The shortest ways out of a text or a number that may not end where it stands. Knows no schema.
 
-Of a text they are looked for byte by byte, short ones first. Bytes that leave the same to follow as others
-before them lead nowhere new: it is as if the pattern's automaton were walked through, which nobody shows. Of
-a number that is to be a multiple all remainders leave the same to follow: its digits are tried, up to two.
+What the schema tells of them is tried first. Else they are looked for byte by byte, short ones first. Bytes
+that leave the same to follow as others before them lead nowhere new: it is as if the pattern's automaton were
+walked through, which nobody shows. Of a number two digits are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sparkle.text.known_ways import KnownWays
 from sparkle.text.matcher import Matcher
 from sparkle.text.tokenizer import Tokenizer
 from sparkle.text.tokenizer_file import byte_characters
@@ -39,6 +40,8 @@ class WaysOut:
             (token,) for byte in BEHIND_NUMBERS.encode() if (token := tokens[byte]) is not None
         ]
         self._out_of_text = out_of_text
+        self._token_bytes = tokenizer.token_bytes
+        self._encode = tokenizer.encode
 
     def find(self, way: Way, tried: set[bytes]) -> Iterator[Move]:
         """As long as somebody asks for another; `tried`: the masks that this was asked for before."""
@@ -48,6 +51,20 @@ class WaysOut:
         if self._is_number(way):
             yield from self._out_of_number(way.state)
         yield from self._byte_by_byte(way)
+
+    def known(self, way: Way, known: KnownWays) -> Iterator[Move]:
+        """Those among what the schema tells that lead out from here."""
+        # or a text that has digits alone here
+        if self._is_number(way):
+            written = b"".join(map(self._token_bytes, way.state.newest))
+            digits = (self._spelling(text) for text in known.digits(written))
+            yield from (move for move in digits if self._ends_behind(way.state, move))
+        for text in known.texts:
+            move, end = self._spelling(text), self._spelling(known.text_end)
+            if way.state.count_allowed((*move, *end)) == len(move) + len(end) and (
+                end or way.state.may_end_behind(move)
+            ):
+                yield move
 
     def _is_number(self, way: Way) -> bool:
         return any(way.allows(token) for (token,) in self._digits) and not any(
@@ -71,10 +88,13 @@ class WaysOut:
                         deeper.append((ahead, (*digits, *digit)))
             level = deeper
 
-    def _ends_behind(self, state: Matcher, digit: Move) -> bool:
-        if state.may_end_behind(digit):
+    def _ends_behind(self, state: Matcher, digits: Move) -> bool:
+        if state.may_end_behind(digits):
             return True
-        return any(state.count_allowed((*digit, *more)) == 2 for more in self._behind_numbers)
+        return any(state.count_allowed((*digits, *more)) == len(digits) + 1 for more in self._behind_numbers)
+
+    def _spelling(self, text: str) -> Move:
+        return tuple(self._encode(text))
 
     def _byte_by_byte(self, start: Way) -> Iterator[Move]:
         seen, level = {start.mask}, [start]

@@ -44,9 +44,7 @@ class Written:
 
     @property
     def ended(self) -> bool:
-        """Whether it is complete. Where no short ending is found, as of a text that must have `ab` last, it
-        runs into its limit of tokens like any other.
-        """
+        """Whether it is complete, and did not run into its limit of tokens."""
         end = self.answer.end
         return isinstance(end, Finished) and end.finish_reason is FinishReason.STOP
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sparkle.engine.settings import default_model
 from sparkle.text.answer_check import AnswerCheck
 from sparkle.text.endings import Endings
+from sparkle.text.known_ways import ways_of_schema
 from sparkle.text.matcher import Matcher
 from sparkle.text.shape import Shape
 from sparkle.text.tokenizer import Tokenizer
@@ -43,8 +44,6 @@ REPORT: dict[str, object] = {
     },
     "required": ["title", "severity", "score", "id", "steps"],
 }
-FAR_OFF = ("formats-17", "numbers-35", "strings-24", "strings-30", "strings-34", "strings-48")
-"""Examples, by their names' beginnings, that have places from which no ending is found."""
 CALL = """start: <tool_call> "\\n<function=look>\\n" args "</function>\\n" <tool_call_end>
 args: "<parameter=where>\\n" value
 value[suffix="\\n</parameter>\\n"]: /(?s:.*)/
@@ -81,6 +80,11 @@ def written(tokens: list[int]) -> str:
         ({"type": "string", "format": "duration"}, '"P', 6),
         ({"type": "string", "pattern": "^<[^<>]*>$"}, '"<html', 3),
         ({"type": "string", "pattern": "z$"}, '"hello', 3),
+        ({"type": "string", "pattern": "ab$"}, '"hello a', 4),
+        ({"type": "string", "pattern": 'a"$', "minLength": 12}, '"', 12),
+        ({"type": "integer", "multipleOf": 9973}, "-1", 6),
+        ({"type": "array", "items": {"multipleOf": 9973}, "minItems": 2}, "[2", 12),
+        ({"type": "integer", "multipleOf": 9973, "minimum": 20_000}, "", 7),
         ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, "", 5),
         ({"type": "integer", "multipleOf": 7}, "29", 3),
         ({"type": "integer", "multipleOf": 60}, "71", 4),
@@ -88,8 +92,9 @@ def written(tokens: list[int]) -> str:
     ],
 )
 def test_json_is_closed(schema: dict[str, object] | bool, begun: str, most: int) -> None:
-    state = state_behind(of_schema(schema, VOCABULARY), begun)
-    ending = ENDINGS.find(state, most)
+    shape = of_schema(schema, VOCABULARY)
+    state = state_behind(shape, begun)
+    ending = ENDINGS.find(state, most, shape.known)
     assert ending is not None
     assert len(ending) <= most
     jsonschema.validate(json.loads(begun + written([*ending])), schema)
@@ -168,8 +173,6 @@ def test_an_ending_is_valid_under_whatever_schema(data: st.DataObject) -> None:
             break
         tokens.append(draw.choice(choice))
         state.accept(tokens[-1:])
-    ending = ENDINGS.find(state, 120)
-    # a number that is to be a multiple of thousands, and a pattern whose last letters are words of its own
-    assert ending is not None or example.name.startswith(FAR_OFF), example.name
-    if ending is not None:
-        assert AnswerCheck(example.schema).holds(written([*tokens, *ending])) is True
+    ending = ENDINGS.find(state, 120, ways_of_schema(example.schema))
+    assert ending is not None, example.name
+    assert AnswerCheck(example.schema).holds(written([*tokens, *ending])) is True

@@ -12,6 +12,7 @@ from sparkle.schemas.job import Job, Turn
 from sparkle.schemas.shape import ChoiceShape, GrammarShape, JsonObjectShape, JsonSchemaShape, RegexShape
 from sparkle.schemas.tools import Tool
 from sparkle.text.grammar import parser_limits
+from sparkle.text.known_ways import NOTHING_KNOWN, ways_of_regex, ways_of_schema
 from sparkle.text.schema_limits import SchemaLimits
 from sparkle.text.shape_grammar import answer_grammar
 from sparkle.text.tokenizer import Tokenizer
@@ -129,3 +130,20 @@ def test_what_cannot_be_enforced_is_refused() -> None:
         answer_grammar(Job(prompt="x", response_format=JsonSchemaShape(schema={"not": {}})), LIMITS)
     with pytest.raises(GrammarTooComplex, match="pattern"):
         answer_grammar(Job(prompt="x", response_format=RegexShape(pattern="(a{1,900}){1,900}")), LIMITS)
+
+
+@pytest.mark.parametrize("beside", [{}, {"tools": [STOP]}], ids=repr)
+def test_what_helps_to_end_an_answer_comes_from_its_own_shape(beside: dict[str, Any]) -> None:
+    def known(shape: Any, *, loosest: bool = False) -> object:
+        job = Job(messages=[Turn(role="user", content="?")], response_format=shape, **beside)
+        grammar = answer_grammar(job, LIMITS, loosest=loosest)
+        assert grammar is not None
+        return grammar.known
+
+    schema: dict[str, Any] = {"type": "string", "pattern": "ab$"}
+    assert known(JsonSchemaShape(schema=schema)) == ways_of_schema(schema) != NOTHING_KNOWN
+    assert known(RegexShape(pattern="x+ab")) == ways_of_regex("x+ab") != NOTHING_KNOWN
+    assert known(JsonObjectShape()) == NOTHING_KNOWN
+    # of a schema that is not kept to nothing is known
+    unkept: dict[str, Any] = {**schema, "not": {"maxLength": 3}}
+    assert known(JsonSchemaShape(schema=unkept, strict=False), loosest=True) == NOTHING_KNOWN
