@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from sparkle.errors import ContractError, InvalidMessage, MessageTooLarge, NotAuthentic, UnknownKey
@@ -85,11 +85,12 @@ class AnswerFeed:
             subjects.reply(tenant, job), take
         )
 
-    async def close(self, tenant: str, job: str) -> None:
-        """Hand over nothing more of this job."""
-        subscription = self._open.pop(subjects.reply(tenant, job), None)
-        if subscription is not None:
-            await subscription.stop()
+    def close(self, tenant: str, job: str) -> Coroutine[None, None, None]:
+        """From this call on the job is not open here; await what is returned: then nothing more comes of it.
+
+        Whoever opens the same id anew meanwhile keeps what it opened.
+        """
+        return _stopped(self._open.pop(subjects.reply(tenant, job), None))
 
     async def _tell(self, inbox: str, tenant: str, answered: Answered, key: Seal | None) -> None:
         """Send the worker that asked the largest form of it that fits."""
@@ -122,6 +123,11 @@ class AnswerFeed:
         """Ask for the chunks of an attempt from `from_seq` on; they come as chunks do."""
         request = Resend(job=job, attempt=attempt, from_seq=from_seq)
         await self._connection.publish(subjects.resend(worker), encode(request))
+
+
+async def _stopped(subscription: Subscription | None) -> None:
+    if subscription is not None:
+        await subscription.stop()
 
 
 def _read(envelope: Envelope, tenant: str, job: str, key: Seal | None, *expected: type[M]) -> M:

@@ -237,6 +237,21 @@ async def test_a_closed_feed_hears_nothing_more(connection: Connection, eventual
     assert heard.seqs == [(1, 0)]
 
 
+async def test_what_is_opened_anew_while_the_old_is_being_closed_stays_open(
+    connection: Connection, eventually: Eventually
+) -> None:
+    job, heard, replies = new_job_id(), Heard(), ReplyStream(connection, "w1")
+    feed = await heard.open(connection, job)
+    closing = feed.close("acme", job)
+    await feed.open("acme", job, heard.chunks.append, heard.ends.append)
+    await closing
+    await replies.send("acme", chunk(job, 0))
+    await eventually(lambda: heard.chunks)
+    assert await connection.echo(5.0)
+    # by the new one alone
+    assert heard.seqs == [(1, 0)]
+
+
 async def test_subscriptions_are_back_after_a_restart(
     nats_server: LocalServer, connection: Connection, eventually: Eventually
 ) -> None:

@@ -95,6 +95,29 @@ async def test_a_cancelled_job_ends_here_and_leaves_its_tombstone(
     assert await tombstone(connection, handle.job_id)
 
 
+async def test_an_id_that_is_submitted_again_right_after_its_cancel_is_heard(
+    nats_server: LocalServer, start_worker: StartWorker
+) -> None:
+    go_on = asyncio.Event()
+
+    async def write_when_told(run: Run) -> None:
+        await run.write(0, 1)
+        await go_on.wait()
+        # no end is stored, that could be looked up
+        await run.write(1, 5)
+
+    await start_worker(write_when_told)
+    async with sparkle.connect(nats_server.url, region="local", tenant="acme") as client:
+        asked = job()
+        first = await client.submit(asked)
+        await anext(first)
+        await first.cancel()
+        again = await client.submit(asked)
+        go_on.set()
+        async with asyncio.timeout(20.0):
+            assert (await anext(again)).text.startswith("a")
+
+
 @pytest.mark.parametrize("code", list(FailureCode))
 async def test_a_failure_comes_with_its_code(
     client: Client, start_worker: StartWorker, code: FailureCode
