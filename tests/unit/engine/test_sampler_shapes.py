@@ -157,23 +157,22 @@ def test_log_probabilities_are_those_before_the_mask() -> None:
 @pytest.mark.parametrize(
     ("penalty", "second"),
     [
-        ({"repetition_penalty": 2.0}, "c"),
-        ({"presence_penalty": 2.0}, "c"),
-        ({"frequency_penalty": 2.0}, "c"),
-        ({"frequency_penalty": 0.25}, "b"),
-        ({}, "b"),
+        (Sampling(repetition_penalty=2.0), "c"),
+        (Sampling(presence_penalty=2.0), "c"),
+        (Sampling(frequency_penalty=2.0), "c"),
+        (Sampling(frequency_penalty=0.25), "b"),
+        (Sampling(), "b"),
     ],
 )
 def test_penalties_come_before_the_mask_and_log_probabilities_before_both(
-    penalty: dict[str, float], second: str
+    penalty: Sampling, second: str
 ) -> None:
     a, b, c, refused = (TOKENIZER.encode(letter)[0] for letter in "abcx")
     logits = torch.full((3, ROWS), -9.0)
     for token, logit in ((refused, 8.0), (b, 2.0), (c, 1.5), (a, -1.0)):
         logits[:, token] = logit
-    state = state_of(
-        0, Sampling(temperature=0.0, logprobs=2, **penalty), of_lark("start: /[a-c]{4}/", TOKENS)
-    )
+    sampling = penalty.model_copy(update={"temperature": 0.0, "logprobs": 2})
+    state = state_of(0, sampling, of_lark("start: /[a-c]{4}/", TOKENS))
     exact = logits[0, :VOCAB].double().log_softmax(dim=0)
     # a row behind a guess that is right is penalised for it
     draft = [b, TOKENIZER.encode(second)[0]]
@@ -181,7 +180,9 @@ def test_penalties_come_before_the_mask_and_log_probabilities_before_both(
     assert [one.token for one in drawn[:2]] == draft
     for one in drawn:
         # what no answer may have is the likeliest token all the same
-        assert one.top[0] == (refused, pytest.approx(float(exact[refused])))
+        likeliest, logprob = one.top[0]
+        assert likeliest == refused
+        assert logprob == pytest.approx(float(exact[refused]))
         assert one.logprob == pytest.approx(float(exact[one.token]))
 
 
