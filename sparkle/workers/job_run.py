@@ -86,20 +86,24 @@ class JobRun:
         """Bring the job to its end; where its engine has ended, or it is cancelled, hand it back."""
         async with self._lease.hold():
             try:
-                if await self._went_home():
-                    return
-                end = await self._end()
-                if isinstance(end, Failure) and end.retryable:
-                    await self._give_back(min(2.0 ** (self._lease.attempt - 1), _MAX_RETRY_DELAY_S))
-                else:
-                    await self._conclude(end)
+                await self._to_its_end()
             except asyncio.CancelledError:
                 await self._give_back(0.0)
                 raise
-            except EngineExited:
-                await self._without_engine()
             finally:
                 self._station.seals.let_go(self.address.tenant, self.address.job)
+
+    async def _to_its_end(self) -> None:
+        try:
+            if await self._went_home():
+                return
+            end = await self._end()
+            if isinstance(end, Failure) and end.retryable:
+                await self._give_back(min(2.0 ** (self._lease.attempt - 1), _MAX_RETRY_DELAY_S))
+            else:
+                await self._conclude(end)
+        except EngineExited:
+            await self._without_engine()
 
     async def _went_home(self) -> bool:
         """Whether the conversation's home has taken the job, so that its lease is no longer ours."""

@@ -8,6 +8,7 @@ import logging
 import pytest
 import pytest_asyncio
 
+from sparkle.errors import FailureCode
 from sparkle.queue.answered import AnswerRecords
 from sparkle.queue.connection import Connection
 from sparkle.queue.local import LocalServer
@@ -89,6 +90,33 @@ async def test_one_that_is_cut_short_keeps_no_record_and_the_next_worker_clears_
         await producer.until_empty()
     assert await stored_record(producer, job.id) == b""
     assert [end.attempt for end in watched.ends] == [2]
+
+
+async def test_a_job_given_up_whose_end_is_cut_short_goes_back_at_once(
+    producer: Producer,
+    nats_server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(running, "_END_S", 0.1)
+    job, storing = make_job("crash_after=2"), Storing(monkeypatch)
+    storing.go_away.set()
+    watched = await producer.watch(job)
+    before = Answered(job=job.id, attempt=1, tokens=[], strikes=2)
+    await AnswerRecords(producer.connection).store(TENANT, before)
+    await producer.publisher.publish(job, PriorityClass.P0, publication=2)
+    async with at_work(nats_server.url) as worker:
+        await storing.begun.wait()
+        worker.life.interrupt()
+        worker.life.interrupt()
+        await worker.end()
+    assert [record.message for record in caplog.records].count("job_handed_back") == 1
+    storing.go_on.set()
+    async with at_work(nats_server.url):
+        failure = await watched.failure()
+        await producer.until_empty()
+    assert (failure.code, failure.attempt) == (FailureCode.POISON_JOB, 3)
 
 
 async def stored_record(producer: Producer, job: str) -> bytes | None:
