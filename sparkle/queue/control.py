@@ -35,6 +35,7 @@ class ControlFeed:
     def __init__(
         self,
         connection: Connection,
+        region: str,
         worker: str,
         *,
         on_cancel: Callable[[str, str], None],
@@ -43,6 +44,7 @@ class ControlFeed:
     ) -> None:
         """The first two get the tenant, then job or conversation, and ignore what is not known here."""
         self._connection = connection
+        self._region = region
         self._worker = worker
         self._on_drain = on_drain
         self._on_cancel = on_cancel
@@ -54,7 +56,7 @@ class ControlFeed:
         for subject, take in (
             (subjects.cancel("*", "*"), self._take_cancel),
             (subjects.end_conversation("*", "*"), self._take_conversation_end),
-            (subjects.drain(self._worker), self._take_drain),
+            (subjects.drain(self._region, self._worker), self._take_drain),
         ):
             self._subscriptions.append(await self._connection.subscribe(subject, take))
 
@@ -85,7 +87,7 @@ class ControlFeed:
 async def drain_worker(connection: Connection, region: str, worker: str) -> None:
     """Tell a worker to hand its jobs over and end; returns once its heartbeat says that it has begun to.
 
-    Raises ConfigError when no worker of this name is there, PublishUncertain when it does not begin.
+    Raises ConfigError when no worker of this name serves the region, PublishUncertain when it does not begin.
     """
     require_name("worker", worker)
     subject = subjects.heartbeat(region, worker)
@@ -100,7 +102,7 @@ async def drain_worker(connection: Connection, region: str, worker: str) -> None
 
     subscription = await connection.subscribe(subject, take)
     try:
-        await connection.publish(subjects.drain(worker), b"", reply=subject)
+        await connection.publish(subjects.drain(region, worker), b"", reply=subject)
         async with asyncio.timeout(connection.settings.request_timeout_s):
             is_there = await begun
     except TimeoutError:
@@ -109,7 +111,8 @@ async def drain_worker(connection: Connection, region: str, worker: str) -> None
         await subscription.stop()
     if not is_there:
         raise ConfigError(
-            f"no worker named {worker} is connected; `sparkle status` shows the names of those that are"
+            f"no worker named {worker} is connected in region {region}; "
+            f"`sparkle status --region {region}` shows those that are"
         )
 
 

@@ -155,7 +155,7 @@ def _worker(own: str, region: str, name: str) -> Permissions:
             subjects.cancel("*", "*"),
             subjects.end_conversation("*", "*"),
             subjects.resend(name),
-            subjects.drain(name),
+            subjects.drain(region, name),
             subjects.told("*", "*", "*"),
             subjects.offer(region, name),
             # the heir of its will is one of those that are there
@@ -195,7 +195,7 @@ def _operator(own: str, region: str) -> Permissions:
             *declares,
             f"$JS.API.CONSUMER.INFO.{subjects.JOBS_STREAM}.*",
             f"$JS.API.CONSUMER.CREATE.{subjects.JOBS_STREAM}.*",
-            subjects.drain("*"),
+            subjects.drain(region, "*"),
         ),
         subscribe=(own, subjects.heartbeat(region), "$JS.EVENT.ADVISORY.>"),
     )

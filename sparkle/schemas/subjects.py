@@ -8,9 +8,9 @@ reply.<tenant>.<job>                    live      chunks, and what the job's wor
 told.<tenant>.<job>.<question>          live      what the producer has, told to the worker that asked
 ctl.end.<tenant>.<conversation>         live      tells all workers to forget a conversation
 ctl.<worker>.resend                     live      asks a worker for lost chunks
-ctl.<worker>.drain                      live      tells a worker to hand its jobs over and end
 bell.<region>.<class>                   live      a job of this class was stored, headers only
 hb.<region>.<worker>                    live      heartbeats
+drain.<region>.<worker>                 live      tells a worker to hand its jobs over and end
 offer.<region>.<worker>                 live      asks a worker to take a follow-up
 will.<region>.<worker>                  live      tells a worker what another holds, asks if it is there
 usage.<region>.<tenant>.<job>           USAGE     metering records, in the account METER
@@ -139,9 +139,9 @@ def resend(worker: str) -> str:
     return f"ctl.{worker}.resend"
 
 
-def drain(worker: str) -> str:
+def drain(region: str, worker: str) -> str:
     """Where an operator tells a worker to end."""
-    return f"ctl.{worker}.drain"
+    return f"drain.{region}.{worker}"
 
 
 def bell(region: str, priority: str = "*") -> str:

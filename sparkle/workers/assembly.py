@@ -18,6 +18,7 @@ from sparkle.queue.connection import Connection, ConnectionSettings
 from sparkle.queue.control import HeartbeatSender
 from sparkle.queue.handover import HandoverSettings, Offers
 from sparkle.queue.job_seals import JobSeals
+from sparkle.queue.namesake import Namesake
 from sparkle.queue.replies import ReplyStream
 from sparkle.queue.storage import require_memory
 from sparkle.queue.usage import require_meter
@@ -71,6 +72,8 @@ async def run_worker(
         await replies.is_cancelled("none", "none")
         if settings.metered:
             await require_meter(connection, settings.region)
+        namesake = Namesake(connection, settings.region, worker)
+        await namesake.listen()
         heir = Heir(
             connection, settings.region, worker, secrets.token_hex(8), on_handed_on=metrics.rescued.inc
         )
@@ -83,7 +86,7 @@ async def run_worker(
         beating = asyncio.create_task(heart.run(), name="heartbeat")
         stack.callback(beating.cancel)
         stack.push_async_callback(engine.stop)
-        if not await _started(engine, life):
+        if not await _started(engine, life, namesake):
             return
         for line in engine.ready.memory:
             tell(line)
@@ -110,15 +113,19 @@ async def run_worker(
     log.info("worker_ended", extra={"worker": worker})
 
 
-async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
+async def _started(engine: EngineProcess, life: LifeCycle, namesake: Namesake) -> bool:
     """Start the engine; False if a signal came first, with the process ended.
 
-    Raises EngineExited, or CheckpointError where the engine says by its exit code that another try is no use.
+    Raises EngineExited, CheckpointError where the engine says by its exit code that another try is no use,
+    or ConfigError where another process serves under the worker's name.
     """
     starting = asyncio.create_task(engine.start(), name="start-engine")
     told = asyncio.create_task(life.draining.wait())
+    taken = asyncio.create_task(namesake.heard.wait())
     try:
-        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({starting, told, taken}, return_when=asyncio.FIRST_COMPLETED)
+        await namesake.stop()
+        namesake.require_none()
         if starting.done():
             starting.result()
             return True
@@ -130,6 +137,6 @@ async def _started(engine: EngineProcess, life: LifeCycle) -> bool:
             raise CheckpointError("the engine cannot use the model; its last line says why") from None
         raise
     finally:
-        starting.cancel()
-        told.cancel()
-        await asyncio.gather(starting, told, return_exceptions=True)
+        for task in (starting, told, taken):
+            task.cancel()
+        await asyncio.gather(starting, told, taken, return_exceptions=True)

@@ -61,6 +61,7 @@ class Worker:
         )
         self._control = ControlFeed(
             station.connection,
+            station.settings.region,
             station.worker,
             on_cancel=self._running.cancel,
             on_conversation_end=station.engine.end_conversation,

@@ -21,7 +21,7 @@ from sparkle.schemas.answer import Channel, Chunk, Failure, FinishReason, Result
 from sparkle.schemas.codec import encode
 from sparkle.schemas.control import Cancel, EndConversation
 from sparkle.schemas.ids import new_job_id
-from tests.conftest import Eventually
+from tests.conftest import REGION, Eventually
 
 
 def chunk(job: str, seq: int, *, attempt: int = 1) -> Chunk:
@@ -277,6 +277,7 @@ async def test_a_cancel_reaches_running_workers_and_those_to_come(
     worker = await Connection.open(ConnectionSettings(url=nats_server.url))
     control = ControlFeed(
         worker,
+        REGION,
         "w1",
         on_cancel=lambda tenant, name: cancelled.append((tenant, name)),
         on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
@@ -310,6 +311,7 @@ async def test_the_end_of_a_conversation_reaches_all_workers(
     for worker in workers:
         control = ControlFeed(
             worker,
+            REGION,
             "w1",
             on_cancel=lambda _, __: pytest.fail("nothing was cancelled"),
             on_conversation_end=lambda tenant, name: ended.append((tenant, name)),
@@ -339,6 +341,7 @@ async def test_an_end_that_names_another_conversation_than_its_subject_is_passed
     ended: list[str] = []
     control = ControlFeed(
         connection,
+        REGION,
         "w1",
         on_cancel=lambda _, __: None,
         on_conversation_end=lambda _, conversation: ended.append(conversation),
@@ -358,6 +361,7 @@ async def test_a_cancel_that_names_another_job_than_its_subject_is_passed_over(
     job, other, cancelled = new_job_id(), new_job_id(), list[str]()
     control = ControlFeed(
         connection,
+        REGION,
         "w1",
         on_cancel=lambda _, job: cancelled.append(job),
         on_conversation_end=lambda _, __: None,

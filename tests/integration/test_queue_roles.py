@@ -116,6 +116,7 @@ async def test_each_can_do_its_part(
     await replies.start()
     control = ControlFeed(
         worker,
+        REGION,
         "w1",
         on_cancel=lambda _, job: cancelled.append(job),
         on_conversation_end=lambda tenant, name: conversations.append((tenant, name)),
@@ -276,7 +277,7 @@ A_PRODUCERS = (
     subjects.heartbeat(REGION, "w1"),
     subjects.offer(REGION, "w1"),
     subjects.will(REGION, "w1"),
-    subjects.drain("w1"),
+    subjects.drain(REGION, "w1"),
     subjects.bell(REGION, "p0"),
     "$JS.API.STREAM.INFO.JOBS",
     "$JS.API.STREAM.NAMES",
@@ -307,7 +308,7 @@ MAY_NOT_SEND = {
         subjects.heartbeat("eu", "w1"),
         subjects.offer("eu", "w1"),
         subjects.will("eu", "w1"),
-        subjects.drain("w2"),
+        subjects.drain(REGION, "w2"),
         "$JS.API.STREAM.UPDATE.JOBS",
         "$JS.API.CONSUMER.CREATE.JOBS.local-p0",
         "$JS.API.CONSUMER.MSG.NEXT.JOBS.eu-p0",
@@ -316,6 +317,7 @@ MAY_NOT_SEND = {
     "operator": (
         *EVERYONES,
         ANOTHERS_JOB,
+        subjects.drain("eu", "w1"),
         subjects.result("acme", JOB),
         subjects.reply("acme", JOB),
         subjects.cancel("acme", JOB),
@@ -348,7 +350,8 @@ MAY_NOT_HEAR = {
         "ctl.>",
         "offer.local.*",
         "will.local.*",
-        "ctl.*.drain",
+        "drain.local.*",
+        "drain.eu.w1",
         "hb.>",
         "bell.eu.*",
     ),

@@ -35,6 +35,7 @@ from sparkle.schemas import subjects
 from sparkle.schemas.answer import Failure, Result
 from sparkle.schemas.answered import Answered
 from sparkle.schemas.codec import encode
+from sparkle.schemas.control import WorkerState
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
 from sparkle.workers.assembly import run_worker
@@ -80,10 +81,45 @@ async def test_draining_hands_what_runs_to_another_worker_which_goes_on(
 
 
 async def test_a_worker_that_is_not_there_cannot_drain(connection: Connection) -> None:
-    with pytest.raises(ConfigError, match="no worker named w-9 is connected"):
+    with pytest.raises(ConfigError, match="no worker named w-9 is connected in region"):
         await drain_worker(connection, REGION, "w-9")
     with pytest.raises(ConfigError, match="worker"):
         await drain_worker(connection, REGION, "w.9")
+
+
+async def test_a_worker_of_another_region_is_not_drained(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    async with at_work(nats_server.url, name="w-1") as worker:
+        with pytest.raises(ConfigError, match="no worker named w-1 is connected in region eu"):
+            await drain_worker(producer.connection, "eu", "w-1")
+        assert worker.life.state is WorkerState.READY
+
+
+async def test_of_two_workers_of_one_name_the_second_does_not_start(
+    producer: Producer, nats_server: LocalServer
+) -> None:
+    """Both would take what is offered to the name, and end each other's jobs."""
+    second = StandInEngine(load_ms=1_000 * WAIT_S)
+    async with at_work(nats_server.url, name="w-1"):
+        async with at_work(nats_server.url, name="w-1", engine=second, ends_with=ConfigError) as worker:
+            pass
+        assert worker.life.state is WorkerState.STARTING
+        assert second.returncode is not None
+        watched = await producer.submit(make_job())
+        assert (await watched.result()).tokens == tokens_of(watched.job)
+
+
+async def test_the_name_of_a_worker_that_drains_is_free(
+    producer: Producer, nats_server: LocalServer, eventually: Eventually
+) -> None:
+    async with at_work(nats_server.url, name="w-1", drain_s=60.0) as first:
+        watched = await producer.submit(make_job("silent=1"))
+        await producer.until_running()
+        first.life.interrupt()
+        async with at_work(nats_server.url, name="w-1", engine=StandInEngine(load_ms=300.0)) as second:
+            assert second.life.state is WorkerState.READY
+        assert watched.ends == []
 
 
 async def test_given_time_a_drain_finishes_what_runs_and_takes_nothing_new(

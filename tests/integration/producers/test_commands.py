@@ -362,6 +362,7 @@ async def test_drain_reaches_the_worker_and_says_so_where_there_is_none(
 
     control = ControlFeed(
         connection,
+        REGION,
         "w-1",
         on_cancel=lambda _tenant, _job: None,
         on_conversation_end=lambda _tenant, _name: None,
@@ -375,4 +376,4 @@ async def test_drain_reaches_the_worker_and_says_so_where_there_is_none(
     await control.stop()
     ended = await commands.run("worker", "drain", "w-1")
     assert ended.code == 2
-    assert ended.err.startswith("sparkle: no worker named w-1 is connected; `sparkle status` shows")
+    assert ended.err.startswith("sparkle: no worker named w-1 is connected in region local; `sparkle status")
