@@ -44,13 +44,14 @@ class EngineProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._watch: asyncio.Task[None] | None = None
         self._ready: Ready | None = None
+        self._is_loaded = False
         self._stopping = False
         self.exited = asyncio.Event()
         """Set once the process has ended, for whatever reason."""
 
     @property
     def ready(self) -> Ready:
-        """What the engine said when the model was loaded."""
+        """What the engine said when the model was loaded; while it loads again, what it said before."""
         assert self._ready is not None, "start() has not returned yet"
         return self._ready
 
@@ -93,13 +94,14 @@ class EngineProcess:
             await self.stop()
             raise EngineExited(f"{self._ending()} before it was ready; its log says why")
         self._ready = frame
+        self._is_loaded = True
         return frame
 
     async def restart(self) -> Ready:
         """Start it anew after its end, or in place of one that hangs. Raises what `start` raises."""
         await self.stop(grace_s=0.0)
         self._stopping = False
-        self._ready = None
+        self._is_loaded = False
         self.exited.clear()
         try:
             return await self.start()
@@ -111,7 +113,7 @@ class EngineProcess:
     @property
     def is_up(self) -> bool:
         """Whether it has said that it is ready, and has not ended since."""
-        return self._ready is not None and not self.exited.is_set()
+        return self._is_loaded and not self.exited.is_set()
 
     def ping(self) -> None:
         """Ask it for a sign of life: a frame comes once the pass that runs has ended."""
@@ -124,8 +126,11 @@ class EngineProcess:
                 self._process.kill()
 
     async def submit(self, frame: Submit) -> None:
-        """Give the engine a job; waits while it takes nothing in. Raises EngineExited where it has ended."""
-        if not self._write(frame) or not await self._taken_in():
+        """Give the engine a job; waits while it takes nothing in.
+
+        Raises EngineExited where it has ended, or loads again: the job is better off elsewhere.
+        """
+        if not self.is_up or not self._write(frame) or not await self._taken_in():
             raise EngineExited(self._ending())
 
     def cancel(self, job: str) -> None:
