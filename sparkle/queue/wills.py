@@ -222,8 +222,8 @@ class Heir:
             if self._wills.get(maker) is kept:
                 del self._wills[maker]
             return False
-        # a will may have come meanwhile
-        is_last = self._wills.get(maker) is kept
+        # a will may have come meanwhile, or another queue
+        is_last = self._wills.get(maker) is kept and kept.generation == self._connection.generation
         return is_last and (kept.gone >= _GONE_CHECKS or kept.silent >= _SILENT_CHECKS)
 
     async def _hand_on(self, maker: str, leases: list[str]) -> None:
