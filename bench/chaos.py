@@ -15,9 +15,8 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from bench.chaos_faults import Faults, Workers, worker_command
@@ -89,17 +88,28 @@ Expected = Callable[[Job], Read]
 class Load:
     """So many jobs, some at a time, each compared with the undisturbed answer."""
 
-    def __init__(self, client: Client, expected: Expected, workers: Workers, tally: Tally) -> None:
-        self.ends: dict[str, list[float]] = {}
-        """When usage records of a job came."""
+    def __init__(
+        self, client: Client, expected: Expected, workers: Workers, tally: Tally, all_lost_s: Sequence[float]
+    ) -> None:
+        """`all_lost_s`: when all nodes were killed, on the monotonic clock; it may grow."""
         self._client = client
         self._expected = expected
         self._workers = workers
         self._tally = tally
+        self._all_lost_s = all_lost_s
+        self._ended_s: dict[str, float] = {}
+        self._doubled: set[str] = set()
 
     async def take_usage(self, envelope: Envelope) -> None:
-        """A worker says that a job has its end."""
-        self.ends.setdefault(decode(envelope.payload, UsageRecord).job, []).append(time.monotonic())
+        """A worker says that a job has its end: a double, where it has had one, unless that was lost."""
+        job, now_s = decode(envelope.payload, UsageRecord).job, time.monotonic()
+        first_s = self._ended_s.get(job)
+        self._ended_s[job] = now_s
+        # with all nodes an end can be lost before it is read
+        if first_s is None or any(first_s <= lost_s <= now_s for lost_s in self._all_lost_s):
+            return
+        self._tally.doubled += job not in self._doubled
+        self._doubled.add(job)
 
     async def run(self, jobs: Iterable[Job], at_once: int, on_end: Callable[[], None]) -> None:
         """Until all have ended; `on_end` is called after each."""
@@ -166,17 +176,6 @@ def stand_in_command(name: str, url: str) -> Sequence[str]:
     return (*STAND_IN, *flags)
 
 
-def doubled(ends: Mapping[str, list[float]], all_lost_s: list[float]) -> int:
-    """Jobs with two ends, but for those whose first one was lost with all nodes before it was read."""
-
-    def is_double(times: list[float]) -> bool:
-        return any(
-            not any(first <= lost_s <= second for lost_s in all_lost_s) for first, second in pairwise(times)
-        )
-
-    return sum(is_double(times) for times in ends.values())
-
-
 async def undisturbed() -> Expected:
     """What one real worker writes for each prompt when nothing goes wrong."""
     jobs = [real_job(number) for number in range(NUM_PROMPTS)]
@@ -225,7 +224,7 @@ async def run(
         settings = ClientSettings(region=REGION, tenant=TENANT, timing=timing)
         async with Client(connection, settings) as client:
             faults = Faults(workers, cluster, connection, every_s=every_s, seed=seed)
-            load = Load(client, expected, workers, tally)
+            load = Load(client, expected, workers, tally, faults.all_lost_s)
             await connection.subscribe(subjects.usage(REGION, TENANT, "*"), load.take_usage)
 
             def ended() -> None:
@@ -234,7 +233,6 @@ async def run(
 
             async with going_wrong(faults):
                 await load.run(map(make, range(tally.jobs, num_jobs)), at_once, ended)
-            tally.doubled += doubled(load.ends, faults.all_lost_s)
     return tally
 
 

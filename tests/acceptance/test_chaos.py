@@ -15,7 +15,6 @@ from bench.chaos import (
     TENANT,
     Load,
     Tally,
-    doubled,
     stand_in_answer,
     stand_in_command,
     stand_in_job,
@@ -49,7 +48,7 @@ async def test_every_stream_is_whole_whatever_dies(
         Client(connection, ClientSettings(region=REGION, tenant=TENANT)) as client,
     ):
         faults, tally = Faults(workers, nats_cluster, connection, every_s=0.0, seed=1), Tally()
-        load = Load(client, stand_in_answer, workers, tally)
+        load = Load(client, stand_in_answer, workers, tally, faults.all_lost_s)
         await connection.subscribe(subjects.usage(REGION, TENANT, "*"), load.take_usage)
 
         async def some_more() -> None:
@@ -63,6 +62,6 @@ async def test_every_stream_is_whole_whatever_dies(
             await asking
         assert faults.done == dict.fromkeys(KINDS, 1)
         assert tally.jobs == AT_ONCE * (1 + len(KINDS))
-        assert (tally.lost, tally.changed_streams, doubled(load.ends, [])) == (0, 0, 0)
+        assert (tally.lost, tally.changed_streams, tally.doubled) == (0, 0, 0)
         # what was written of them before was not written again
         assert tally.attempts > 0
