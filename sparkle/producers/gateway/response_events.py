@@ -45,7 +45,7 @@ class ResponseAnswer:
         self._sequence = 0
         self._num_items = 0
         self._open: _Open | None = None
-        # of tokens whose text is to come: halves of a character
+        # of tokens without a text of their own: halves of a character, the end token
         self._unsent: list[Fields] = []
 
     def whole(self, results: Sequence[Result], used: Used) -> Fields:
@@ -64,7 +64,7 @@ class ResponseAnswer:
         if chunk.text:
             kind = "reasoning" if chunk.channel is Channel.REASONING else "message"
             yield from self._enter(kind)
-            yield self._text_delta(chunk)
+            yield self._text_delta(chunk.text)
         for delta in chunk.tool_calls:
             yield from self._call_delta(delta)
 
@@ -72,6 +72,9 @@ class ResponseAnswer:
         """The item under way ends; an answer without any has an empty message."""
         if self._num_items == 0:
             yield from self._enter("message")
+        if self._unsent and self._open is not None and self._open.kind == "message":
+            # the end token has no text to come with
+            yield self._text_delta("")
         cut = result.finish_reason is FinishReason.LENGTH
         yield from self._close("incomplete" if cut else "completed")
 
@@ -108,16 +111,16 @@ class ResponseAnswer:
         self._num_items += 1
         return item
 
-    def _text_delta(self, chunk: Chunk) -> Fields:
+    def _text_delta(self, text: str) -> Fields:
         item = self._open
         assert item is not None, "entered before"
-        item.pieces.append(chunk.text)
+        item.pieces.append(text)
         if item.kind == "reasoning":
-            return self._event("response.reasoning_text.delta", **self._at(item), delta=chunk.text)
+            return self._event("response.reasoning_text.delta", **self._at(item), delta=text)
         logprobs, self._unsent = self._unsent, []
         item.logprobs += logprobs
         place = self._at(item)
-        return self._event("response.output_text.delta", **place, delta=chunk.text, logprobs=logprobs)
+        return self._event("response.output_text.delta", **place, delta=text, logprobs=logprobs)
 
     def _call_delta(self, delta: ToolCallDelta) -> Iterator[Fields]:
         # what a call is written as is no text

@@ -251,11 +251,19 @@ def test_a_responses_log_probabilities_are_those_behind_its_thoughts(
     assert [one.token for one in part.logprobs or ()] == own
 
 
-def test_a_streamed_response_keeps_log_probabilities_until_their_text_is_there() -> None:
-    def told(text: str, token: str, channel: Channel = Channel.ANSWER) -> Chunk:
-        entry = TokenLogprobs(logprob=-0.5, text=token, top=[])
-        return chunk(text, channel).model_copy(update={"logprobs": [entry]})
+def told(text: str, token: str, channel: Channel = Channel.ANSWER) -> Chunk:
+    """A piece of one token with its log probability."""
+    entry = TokenLogprobs(logprob=-0.5, text=token, top=[])
+    return chunk(text, channel).model_copy(update={"logprobs": [entry]})
 
+
+def spoken(events: list[Fields], kind: str) -> list[list[object]]:
+    """The tokens whose log probabilities each of a response's events of this kind tells."""
+    told = [fields["logprobs"] for fields in events if fields["type"] == f"response.output_text.{kind}"]
+    return [[entry["token"] for entry in entries] for entries in json.loads(json.dumps(told))]
+
+
+def test_a_streamed_response_keeps_log_probabilities_until_their_text_is_there() -> None:
     form = response_form()
     # a thought, two halves of a character, a call
     streamed = [told("hm", "hm", Channel.REASONING), told("", "\\xc3"), told("é", "\\xa9"), told("s", "s")]
@@ -263,12 +271,22 @@ def test_a_streamed_response_keeps_log_probabilities_until_their_text_is_there()
     streamed += [told("", "<tool_call>"), call.model_copy(update={"logprobs": None}), told("t", "t")]
     events = [fields for part in streamed for fields in form.deltas(0, part)] + [*form.last(0, END)]
 
-    def spoken(kind: str) -> list[list[object]]:
-        told = [fields["logprobs"] for fields in events if fields["type"] == f"response.output_text.{kind}"]
-        return [[entry["token"] for entry in entries] for entries in json.loads(json.dumps(told))]
+    assert spoken(events, "delta") == [["\\xc3", "\\xa9"], ["s"], ["t"]]
+    assert spoken(events, "done") == [["\\xc3", "\\xa9", "s"], ["t"]]
 
-    assert spoken("delta") == [["\\xc3", "\\xa9"], ["s"], ["t"]]
-    assert spoken("done") == [["\\xc3", "\\xa9", "s"], ["t"]]
+
+@pytest.mark.parametrize("texts", [["yes", ""], [""]], ids=["answer", "empty"])
+def test_a_streamed_response_tells_its_end_token_as_a_chat_does(form: ChatAnswer, texts: list[str]) -> None:
+    tokens = [text or "<|im_end|>" for text in texts]
+    parts = [told(text, token) for text, token in zip(texts, tokens, strict=True)]
+    chat = [fields["choices"] for part in parts for fields in form.deltas(0, part)]
+    in_chat = [
+        [entry["token"] for entry in one[0]["logprobs"]["content"]] for one in json.loads(json.dumps(chat))
+    ]
+    streamed = response_form()
+    events = [fields for part in parts for fields in streamed.deltas(0, part)] + [*streamed.last(0, END)]
+    assert in_chat == spoken(events, "delta") == [[token] for token in tokens]
+    assert spoken(events, "done") == [tokens]
 
 
 def test_an_empty_answer_has_an_empty_message() -> None:
