@@ -21,6 +21,7 @@ from sparkle.producers.gateway.access import Access, OpenAccess
 from sparkle.producers.gateway.app import Bus, Gateway
 from sparkle.producers.gateway.http_protocol import bounded_http
 from sparkle.producers.gateway.settings import GatewaySettings
+from sparkle.producers.metering.meter_address import named_as_meter
 from sparkle.producers.metering.metering import open_metering
 from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.settings import ClientSettings
@@ -179,12 +180,12 @@ async def open_access(client: ClientSettings) -> AsyncGenerator[Guard]:
 @asynccontextmanager
 async def keyed_access(metering: MeteringSettings) -> AsyncGenerator[Guard]:
     """Whoever has a tenant's key. Raises NotConnected, TopologyMissing."""
-    connection = await Connection.open(metering.connection("sparkle-gateway"))
-    try:
-        async with open_metering(connection, metering) as access:
-            yield Guard(access, (connection,))
-    finally:
-        await connection.close()
+    async with contextlib.AsyncExitStack() as opening:
+        with named_as_meter():
+            connection = await Connection.open(metering.connection("sparkle-gateway"))
+            opening.push_async_callback(connection.close)
+            access = await opening.enter_async_context(open_metering(connection, metering))
+        yield Guard(access, (connection,))
 
 
 def _listen(settings: GatewaySettings) -> socket.socket:

@@ -11,6 +11,7 @@ from rich.console import Console
 from sparkle.errors import ConfigError
 from sparkle.producers.metering.accounts import AccountFile
 from sparkle.producers.metering.clock import Clock
+from sparkle.producers.metering.meter_address import named_as_meter
 from sparkle.producers.metering.settings import MeteringSettings
 from sparkle.producers.metering.tenant import Tenant
 from sparkle.producers.metering.tenant_book import TenantBook
@@ -108,7 +109,8 @@ class Administration:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Connection]:
-        connection = await Connection.open(self._settings.connection("sparkle-tenants"))
+        with named_as_meter():
+            connection = await Connection.open(self._settings.connection("sparkle-tenants"))
         try:
             yield connection
         finally:

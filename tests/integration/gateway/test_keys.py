@@ -12,6 +12,8 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
+from sparkle.errors import TopologyMissing
+from sparkle.producers.gateway.serve import keyed_access
 from sparkle.producers.metering.accounts import AccountFile
 from sparkle.producers.metering.metering import open_metering
 from sparkle.producers.metering.settings import MeteringSettings
@@ -194,3 +196,11 @@ async def test_no_key_and_no_hash_is_logged_or_measured(
     assert "sparkle_gateway" in said
     assert secret not in said
     assert kept.sha256 not in said
+
+
+async def test_a_gateway_in_another_account_says_where_its_address_is_given(
+    queue_url: str, connection: Connection
+) -> None:
+    with pytest.raises(TopologyMissing, match=r"keys and allowances: .*--meter-nats"):
+        async with keyed_access(MeteringSettings(nats=queue_url)):
+            pass
