@@ -12,7 +12,10 @@ MAX_KEYS = 16
 """A tenant's, those that still end included."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
-Limit = Annotated[int, Field(ge=1, lt=2**53)]
+MOST = 2**53 - 1
+"""The largest whole number that every reader of JSON has exactly."""
+
+Limit = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class KeyHash(Part):
@@ -53,7 +56,7 @@ class Tenant(Part):
     models: Annotated[tuple[ModelName, ...], Field(max_length=32)] = ()
     """Models that it may ask for, the first where a request names none; empty is any that is served."""
 
-    allowance_tokens: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    allowance_tokens: Annotated[int, Field(ge=0, le=MOST)] | None = None
     """Tokens of prompts and answers in a calendar month, UTC; None is without end."""
 
     limits: Limits = Limits()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from sparkle.errors import ConfigError
-from sparkle.producers.metering.tenant import Tenant
+from sparkle.producers.metering.tenant import MOST, Tenant
 from sparkle.schemas.codec import describe
 
 NONE = "none"
@@ -60,6 +60,9 @@ def _number(name: str, text: str) -> int | None:
     if text == NONE:
         return None
     digits = text.replace("_", "").replace(",", "")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):
-        raise ConfigError(f"--{name.replace('_', '-')} is {text!r} but must be a whole number or {NONE}")
+    # of more digits than the limit there may be so many that they cannot be read
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MOST))
+    if not is_number or int(digits) > MOST:
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag} is {text!r} but must be a whole number of at most {MOST}, or {NONE}")
     return int(digits)

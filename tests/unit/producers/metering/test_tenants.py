@@ -49,12 +49,24 @@ def test_what_is_not_said_stays_and_what_is_said_goes() -> None:
         }
     )
     assert TenantChanges(allowance="0").of(tenant).allowance_tokens == 0
+    assert TenantChanges(allowance=str(2**53 - 1)).of(tenant).allowance_tokens == 2**53 - 1
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (TenantChanges(allowance="5e6"), r"--allowance is '5e6' but must be a whole number or none"),
+        (
+            TenantChanges(allowance="5e6"),
+            r"--allowance is '5e6' but must be a whole number of at most \d+, or none",
+        ),
+        (
+            TenantChanges(allowance=str(2**53)),
+            "--allowance is '9007199254740992' .* at most 9007199254740991,",
+        ),
+        (
+            TenantChanges(tokens_per_minute="9" * 5000),
+            "--tokens-per-minute is '9+ … 9+' .* 9007199254740991,",
+        ),
         (TenantChanges(allowance="-1"), "--allowance is '-1'"),
         (TenantChanges(requests_per_minute="0"), "requests_per_minute"),
         (TenantChanges(models=["a b"]), "models"),
