@@ -111,7 +111,7 @@ def _routes(table: Sequence[Path], door: Door) -> list[Route]:
     for path in table:
         # a model's name can have a slash in it
         place = path.path.replace("{id}", "{id:path}" if path.path.startswith("/v1/models") else "{id}")
-        endpoint = Endpoint(f"{path.method} {path.path}", door, path.answer)
+        endpoint = Endpoint(f"{path.method} {path.path}", door, path.answer, path.query)
         routes.append(Route(place, endpoint, methods=[path.method]))
     return routes
 

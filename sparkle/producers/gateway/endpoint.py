@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from sparkle.errors import SparkleError
 from sparkle.producers.gateway.access import Access, Principal
 from sparkle.producers.gateway.body import BodyBudget, Held
 from sparkle.producers.gateway.event_stream import ClientGone
-from sparkle.producers.gateway.faults import ApiFault, from_error
+from sparkle.producers.gateway.faults import ApiFault, from_error, unsupported
 from sparkle.producers.gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,12 @@ class Door:
 class Endpoint:
     """A path's application."""
 
-    def __init__(self, name: str, door: Door, answer: Answer) -> None:
-        """`name` is what metrics and log call it."""
+    def __init__(self, name: str, door: Door, answer: Answer, query: Collection[str] = ()) -> None:
+        """`name` is what metrics and log call it; `query` has the parameters that it reads."""
         self._name = name
         self._door = door
         self._answer = answer
+        self._query = query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong is an answer as well."""
@@ -92,6 +93,9 @@ class Endpoint:
         if principal.region != self._door.region:
             message = f"this key is for region {principal.region}, this gateway for {self._door.region}"
             raise ApiFault(403, "wrong_region", message)
+        for name in request.query_params:
+            if name not in self._query:
+                raise unsupported(name)
         async with self._door.budget.held() as held:
             answer = await self._answer(Call(request, principal, held))
             await answer(scope, receive, send)

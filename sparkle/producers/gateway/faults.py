@@ -91,6 +91,12 @@ def invalid(message: str, param: str | None = None, *, code: str = "invalid_requ
     return ApiFault(400, code, message, param)
 
 
+def unsupported(name: str) -> ApiFault:
+    """The request has a field of this name, and none such is read."""
+    place = _place_name(name)
+    return invalid(f"{place}: is not supported", place, code="unsupported_field")
+
+
 def not_found(what: str) -> ApiFault:
     """There is no such thing, or it is another tenant's: nobody can tell which."""
     return ApiFault(404, "not_found", f"no such {what}")

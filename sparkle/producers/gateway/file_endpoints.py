@@ -22,6 +22,9 @@ UPLOAD_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 MAX_PAGE = 100
 
+PAGE_QUERY = ("after", "limit")
+"""What says which part of a list is wanted."""
+
 PIECE_BYTES = 65_536
 """A file is sent by so much at a time: who reads slowly holds no copy of it."""
 

@@ -65,14 +65,19 @@ def _operation(path: Path) -> Document:
             **dict.fromkeys(_FAULTS, fault),
         },
     }
-    if "{id}" in path.path:
-        place: Document = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-        operation["parameters"] = [place]
+    parameters = [("path", "id")] if "{id}" in path.path else []
+    parameters += [("query", name) for name in path.query]
+    if parameters:
+        operation["parameters"] = [_parameter(place, name) for place, name in parameters]
     if path.body is not None:
         operation["requestBody"] = _body({_JSON: {"schema": _ref(path.body.__name__)}})
     if path.upload:
         operation["requestBody"] = _body({"multipart/form-data": {"schema": _upload()}})
     return operation
+
+
+def _parameter(place: str, name: str) -> Document:
+    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
 
 
 def _answer_type(path: Path) -> str:

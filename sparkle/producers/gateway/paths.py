@@ -9,7 +9,7 @@ from sparkle.producers.gateway.batch_endpoints import BatchEndpoints, BatchReque
 from sparkle.producers.gateway.chat_request import ChatRequest
 from sparkle.producers.gateway.completion_request import CompletionRequest
 from sparkle.producers.gateway.endpoint import Answer
-from sparkle.producers.gateway.file_endpoints import FileEndpoints
+from sparkle.producers.gateway.file_endpoints import PAGE_QUERY, FileEndpoints
 from sparkle.producers.gateway.generating import Generating
 from sparkle.producers.gateway.model_endpoints import ModelEndpoints
 from sparkle.producers.gateway.response_request import ResponseRequest
@@ -33,6 +33,9 @@ class Path:
     stream: bool = False
     """Whether the answer can be events."""
 
+    query: tuple[str, ...] = ()
+    """The parameters behind the path that are read; any other is refused."""
+
 
 def paths(
     generating: Generating, models: ModelEndpoints, files: FileEndpoints, batches: BatchEndpoints
@@ -47,12 +50,12 @@ def paths(
         Path("GET", "/v1/models", models.list, "Which models are served"),
         Path("GET", "/v1/models/{id}", models.show, "Whether a model is served"),
         Path("POST", file, files.create, "Upload a batch's input", upload=True),
-        Path("GET", file, files.list, "Which files are kept"),
+        Path("GET", file, files.list, "Which files are kept", query=(*PAGE_QUERY, "purpose", "order")),
         Path("GET", f"{file}/{{id}}", files.show, "Look at a file"),
         Path("GET", f"{file}/{{id}}/content", files.content, "Read a file"),
         Path("DELETE", f"{file}/{{id}}", files.delete, "Let go of a file"),
         Path("POST", batch, batches.create, "Work on a file's requests", BatchRequest),
-        Path("GET", batch, batches.list, "Which batches there are"),
+        Path("GET", batch, batches.list, "Which batches there are", query=PAGE_QUERY),
         Path("GET", f"{batch}/{{id}}", batches.show, "Look at a batch"),
         Path("POST", f"{batch}/{{id}}/cancel", batches.cancel, "End a batch early"),
     )

@@ -146,11 +146,31 @@ async def test_files_are_listed_read_and_deleted(client: AsyncOpenAI) -> None:
     assert (files[0].bytes, files[0].filename, files[0].purpose) == (len(data), "0.jsonl", "batch")
     assert (await client.files.content(files[0].id)).content == data
     assert [file.id async for file in client.files.list(limit=2)] == [file.id for file in reversed(files)]
+    listed = client.files.list(after=files[0].id, limit=1, order="asc", purpose="batch")
+    assert [file.id async for file in listed] == [file.id for file in files[1:]]
     assert (await client.files.delete(files[0].id)).deleted
     with pytest.raises(openai.NotFoundError):
         await client.files.retrieve(files[0].id)
     with pytest.raises(openai.BadRequestError, match="purpose"):
         await client.files.create(file=("a.jsonl", b"{}"), purpose="assistants")
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [("created_after", "created_after"), ("what I wrote", "(a name)")],
+    ids=["name", "text"],
+)
+async def test_a_query_parameter_that_is_not_read_is_refused(
+    client: AsyncOpenAI, sent: str, named: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as listed:
+        await client.files.list(limit=1, extra_query={sent: "canary-7f3a"})
+    with pytest.raises(openai.BadRequestError) as asked:
+        await client.completions.create(model="stand-in", prompt="x", extra_query={sent: "canary-7f3a"})
+    for refused in (listed.value, asked.value):
+        assert (refused.param, refused.code) == (named, "unsupported_field")
+        assert f"{named}: is not supported" in refused.message
+        assert "canary-7f3a" not in refused.response.text
 
 
 async def test_files_are_bounded_and_go_after_their_time(queue_url: str, worker: AtWork) -> None:

@@ -76,7 +76,7 @@ def _try(cases: Any, url: str, session: requests.Session, statuses: Counter[int]
 
 def test_no_request_of_its_own_document_breaks_it(nats_binary: None) -> None:
     statuses = make_requests(rounds=1)
-    # the lists of what is kept are answered in any case
+    # the lists of what is kept, asked without parameters, are answered in any case
     assert statuses[200] > 10
     assert statuses[400] > 10
 
