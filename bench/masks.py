@@ -151,18 +151,20 @@ class Conversation:
         wrong = self._passes % 3 == 0
         return (*draft[:8], self._tokens[0], *draft[9:]) if wrong else draft
 
-    def passed(self) -> None:
-        """So many of the tokens were kept."""
+    def passed(self) -> bool:
+        """So many of the tokens were kept. Returns whether it begins once more."""
         self._passes += 1
-        self._go_on(KEPT_TOKENS)
+        return self._go_on(KEPT_TOKENS)
 
-    def _go_on(self, count: int) -> None:
+    def _go_on(self, count: int) -> bool:
         assert self.state.shape is not None
         kept = self._tokens[self._written : self._written + count]
         self.state.shape.accept(kept)
         self._written += len(kept)
-        if self._written == len(self._tokens):
+        begins = self._written == len(self._tokens)
+        if begins:
             self._written, self.state = 0, self._fresh()
+        return begins
 
     def _fresh(self) -> DrawState:
         shape = ShapedAnswer(

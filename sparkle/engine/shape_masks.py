@@ -108,7 +108,11 @@ class ShapeMasks:
             rows += [*own, *[NO_MASK] * (1 + len(draft) - len(own))]
         # which ones are lost is told when their tokens are accepted
         self._filler.fill(wanted, self._view)
-        return self._brought(used, rows)
+        brought = self._brought(used, rows)
+        for one in wanted:
+            # while the device computes: when it has drawn there is no time to lose
+            one.matcher.expect(one.draft)
+        return brought
 
     def forget(self) -> None:
         """Overwrite every mask on both sides but that of answers which have not begun."""

@@ -65,7 +65,8 @@ class Shapes:
     def count_allowed(self, request: str, draft: Sequence[int]) -> int:
         """How many of a draft's tokens may follow the request's; all where it is kept to no shape."""
         answer = self._answers.get(request)
-        if answer is None:
+        # asked of every answer in front of every pass, and where the draft model guesses there is none yet
+        if answer is None or not draft:
             return len(draft)
         if answer.failed:
             return 0

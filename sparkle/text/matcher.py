@@ -26,6 +26,8 @@ class Matcher:
     def __init__(self, compiled: LLMatcher, *, rows: int, end_tokens: Collection[int]) -> None:
         """`compiled`, at its beginning, is copied; `rows` and `end_tokens` are its vocabulary's."""
         self._state = compiled.deep_copy()
+        # tokens that the state has gone on by and the answer has not
+        self._ahead: list[int] = []
         self._newest = deque[int](maxlen=NEWEST_TOKENS)
         self._rows = rows
         self._end_tokens = frozenset(end_tokens)
@@ -35,7 +37,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Another answer's state at the same place, which goes its own way from here."""
-        other = Matcher(self._state, rows=self._rows, end_tokens=self._end_tokens)
+        other = Matcher(self._here, rows=self._rows, end_tokens=self._end_tokens)
         other._ended = self._ended
         other._newest = self._newest.copy()
         return other
@@ -57,13 +59,13 @@ class Matcher:
 
     def may_end(self) -> bool:
         """Whether what was accepted is valid as it is."""
-        accepting = self._state.is_accepting()
+        accepting = self._here.is_accepting()
         self._require_state()
         return accepting
 
     def must_end(self) -> bool:
         """Whether nothing but an end token may follow."""
-        stopped = self._state.is_stopped()
+        stopped = self._here.is_stopped()
         self._require_state()
         return stopped
 
@@ -77,7 +79,8 @@ class Matcher:
         if not self._are_rows(tokens):
             raise self._refusal(f"a token was drawn that is none of {self._rows}")
         body = self._body(tokens)
-        self._state.consume_tokens(body)
+        known = self._take_back(body)
+        self._state.consume_tokens(body[known:])
         self._require_state()
         self._newest.extend(body)
         if len(body) == len(tokens):
@@ -100,7 +103,7 @@ class Matcher:
         body = self._body(draft)
         end = list(draft[len(body) : len(body) + 1])
         # of an end alone the library says no where nothing else may follow
-        count = self._state.validate_tokens([*body, *end]) if body else int(bool(end) and self.may_end())
+        count = self._here.validate_tokens([*body, *end]) if body else int(bool(end) and self.may_end())
         self._require_state()
         return count
 
@@ -111,13 +114,13 @@ class Matcher:
 
     def forced(self) -> list[int]:
         """Tokens that must follow whatever is drawn, spelled as the tokenizer would; often none."""
-        tokens = [] if self._ended else self._state.compute_ff_tokens()
+        tokens = [] if self._ended else self._here.compute_ff_tokens()
         self._require_state()
         return tokens
 
     def allowed(self) -> bytes:
         """What may follow: bit t % 8 of byte t // 8 is token t."""
-        mask = self._state.compute_bitmask()
+        mask = self._here.compute_bitmask()
         self._require_state()
         return mask
 
@@ -128,7 +131,33 @@ class Matcher:
         """
         if self._ended or self.count_allowed(draft) < len(draft):
             raise MatcherFailed("grammar: masks were asked for behind what it refuses; cut the draft first")
-        return self._state, self._body(draft)
+        return self._here, self._body(draft)
+
+    def expect(self, draft: Sequence[int]) -> None:
+        """The answer may get these tokens next, which may follow: `accept` has less to do if it does.
+
+        For a while in which there is time. Whatever else is asked first forgets them again.
+        """
+        if self.failed or self._ended:
+            return
+        body = self._body(draft)
+        self._here.consume_tokens(body)
+        self._ahead = body
+
+    @property
+    def _here(self) -> LLMatcher:
+        """The library's state where the answer stands."""
+        self._take_back(())
+        return self._state
+
+    def _take_back(self, tokens: Sequence[int]) -> int:
+        """Nothing is ahead any more but the first of `tokens` that were: returns how many."""
+        if not self._ahead:
+            return 0
+        ahead, self._ahead = self._ahead, []
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ahead, tokens, strict=False))])
+        self._state.rollback(len(ahead) - same)
+        return same
 
     def _body(self, tokens: Sequence[int]) -> list[int]:
         """The tokens before the first that ends an answer."""

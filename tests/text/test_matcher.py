@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -228,3 +229,47 @@ def test_masks_along_a_draft_are_those_of_each_token_and_any_walk_is_valid(data:
     jsonschema.validate(answer, PERSON)
     assert answer["name"] == "hello world"
     assert 3 <= answer["age"] <= 120
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_what_was_expected_changes_nothing_whatever_comes(data: st.DataObject) -> None:
+    """Two states of one answer, of which one goes ahead by drafts that are taken in part, or not at all."""
+    one, other = matcher_of(PERSON), matcher_of(PERSON)
+    asked: list[Callable[[], object]] = [one.forced, one.may_end, one.must_end, one.allowed, one.copy]
+    while not other.ended:
+        draft = walk_from(other, data.draw, most=5)
+        one.expect(draft)
+        for ask in data.draw(st.lists(st.sampled_from(asked), max_size=1)):
+            ask()
+        kept = draft[: data.draw(st.integers(0, len(draft)))]
+        ahead = other.copy()
+        ahead.accept(kept)
+        drawn = [*kept, *walk_from(ahead, data.draw, most=1)]
+        one.accept(drawn)
+        other.accept(drawn)
+        assert (one.ended, one.may_end(), one.forced()) == (other.ended, other.may_end(), other.forced())
+        assert one.ended or masks_along(one, []) == masks_along(other, [])
+
+
+def test_a_copy_stands_where_the_answer_stands_not_where_it_is_expected() -> None:
+    matcher = matcher_of(PERSON)
+    matcher.expect(spelled('{"name": '))
+    copy = matcher.copy()
+    for one in (copy, matcher):
+        assert masks_along(one, []) == masks_along(matcher_of(PERSON), [])
+    matcher.expect(spelled('{"name": '))
+    matcher.accept([])
+    with pytest.raises(MatcherFailed):
+        matcher.accept(spelled("hello"))
+
+
+def walk_from(matcher: Matcher, draw: Callable[[st.SearchStrategy[int]], int], *, most: int) -> list[int]:
+    """Tokens that may follow, at most so many, an end the last."""
+    ahead, tokens = matcher.copy(), list[int]()
+    while len(tokens) < most and not ahead.ended:
+        (allowed,) = masks_along(ahead, [])
+        # without space where that can be, or the walk takes long to its end
+        tokens.append(draw(st.sampled_from(sorted(allowed - SPACES or allowed))))
+        ahead.accept(tokens[-1:])
+    return tokens
