@@ -17,7 +17,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from sparkle.errors import InvalidMessage
-from sparkle.producers.logprob_forms import chat_logprobs
+from sparkle.producers.chat_choice import chat_choice, chat_message
 from sparkle.producers.openai_forms import (
     EFFORTS,
     SAMPLING_FIELDS,
@@ -25,7 +25,6 @@ from sparkle.producers.openai_forms import (
     job_tool,
     job_tool_choice,
     job_turn,
-    openai_calls,
 )
 from sparkle.schemas.answer import Result
 from sparkle.schemas.codec import describe
@@ -83,29 +82,13 @@ def parse(number: int, data: bytes) -> BatchLine | BadLine:
 
 def answer_line(line: BatchLine, result: Result, *, created_s: int) -> dict[str, object]:
     """The output line of an answer; `created_s` is Unix time."""
-    message: dict[str, object] = {"role": "assistant", "content": result.text}
-    if result.reasoning:
-        message["reasoning_content"] = result.reasoning
-    if result.tool_calls:
-        message["content"] = result.text or None
-        message["tool_calls"] = openai_calls(result.tool_calls)
-    # of an answer that was not kept to its shape to the end: whether it has it
-    if result.valid is not None:
-        message["valid"] = result.valid
     usage = result.usage
     body: dict[str, object] = {
         "id": f"chatcmpl-{result.job}",
         "object": "chat.completion",
         "created": created_s,
         "model": line.model,
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "logprobs": chat_logprobs(result.tokens, result.logprobs),
-                "finish_reason": str(result.finish_reason),
-            }
-        ],
+        "choices": [_choice(result)],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -115,6 +98,14 @@ def answer_line(line: BatchLine, result: Result, *, created_s: int) -> dict[str,
     }
     response = {"status_code": 200, "request_id": result.job, "body": body}
     return {"id": line_id(line.number), "custom_id": line.custom_id, "response": response, "error": None}
+
+
+def _choice(result: Result) -> dict[str, object]:
+    choice = chat_choice(0, result)
+    if result.valid is None:
+        return choice
+    # files had it in the message before they had it beside the finish reason, as the gateway has it
+    return {**choice, "message": {**chat_message(result), "valid": result.valid}}
 
 
 def error_line(number: int, custom_id: str | None, code: str, message: str) -> dict[str, object]:

@@ -56,11 +56,16 @@ def job_tool_choice(choice: object) -> object:
 
 
 def job_turn(turn: object, number: int) -> object:
-    """One of `messages`. Raises InvalidMessage for calls whose arguments are no JSON object."""
-    fields = _object(turn)
+    """One of `messages`, or an answer's own. Raises InvalidMessage: calls' arguments are no JSON object."""
+    # an answer has null for what it has not
+    fields = {name: value for name, value in _object(turn).items() if value is not None}
+    if not fields:
+        return turn
+    if "reasoning" not in fields and "reasoning_content" in fields:
+        fields["reasoning"] = fields.pop("reasoning_content")
     calls = fields.get("tool_calls")
     if not isinstance(calls, list) or fields.get("role") != "assistant":
-        return turn
+        return fields
     place = f"body.messages.{number}.tool_calls"
     flat = [_call(call, f"{place}.{index}") for index, call in enumerate(cast("list[object]", calls))]
     # an assistant's content may be null beside calls

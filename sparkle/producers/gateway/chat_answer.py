@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sparkle.producers.chat_choice import chat_choice, chat_end
 from sparkle.producers.gateway.answer_form import Fields, Used
 from sparkle.producers.gateway.plain_stream import PlainStream
 from sparkle.producers.logprob_forms import chat_logprobs
-from sparkle.producers.openai_forms import openai_calls
 from sparkle.schemas.answer import Channel, Chunk, Result
 from sparkle.schemas.tools import ToolCallDelta
 
@@ -22,19 +22,10 @@ class ChatAnswer(PlainStream):
 
     def whole(self, results: Sequence[Result], used: Used) -> Fields:
         """The chat completion."""
-        choices = [
-            {
-                "index": index,
-                "message": message(result),
-                "logprobs": chat_logprobs(result.tokens, result.logprobs),
-                **_ended(result),
-            }
-            for index, result in enumerate(results)
-        ]
         return {
             **self._whole_head,
             "object": "chat.completion",
-            "choices": choices,
+            "choices": [chat_choice(index, result) for index, result in enumerate(results)],
             "usage": used.in_chat_form(),
         }
 
@@ -53,29 +44,10 @@ class ChatAnswer(PlainStream):
 
     def last(self, index: int, result: Result) -> Iterator[Fields]:
         """The finish reason."""
-        yield self.piece({"index": index, "delta": {}, "logprobs": None, **_ended(result)})
+        yield self.piece({"index": index, "delta": {}, "logprobs": None, **chat_end(result)})
 
     def _delta(self, index: int, delta: Mapping[str, object], *, logprobs: object = None) -> Fields:
         return self.piece({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
-
-
-def _ended(result: Result) -> Fields:
-    """Why a choice ended; and whether it is of the shape asked for, where that was not enforced."""
-    reason: Fields = {"finish_reason": str(result.finish_reason)}
-    return reason if result.valid is None else {**reason, "valid": result.valid}
-
-
-def message(result: Result) -> Fields:
-    """The assistant's turn."""
-    calls = openai_calls(result.tool_calls)
-    fields: Fields = {
-        "role": "assistant",
-        "content": None if calls and not result.text else result.text,
-        "refusal": None,
-    }
-    if result.reasoning:
-        fields["reasoning_content"] = result.reasoning
-    return {**fields, "tool_calls": calls} if calls else fields
 
 
 def _call_delta(delta: ToolCallDelta) -> Fields:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkle.producers.batch_lines import BadLine, BatchLine, answer_line, error_line, parse
+from sparkle.producers.gateway.answer_form import Used
+from sparkle.producers.gateway.chat_answer import ChatAnswer
 from sparkle.schemas.answer import Alternative, FinishReason, Result, TokenLogprobs, Usage
 from sparkle.schemas.ids import new_job_id
 from sparkle.schemas.job import Thinking
@@ -217,7 +219,7 @@ def test_an_answer_is_a_chat_completion() -> None:
                 "choices": [
                     {
                         "index": 0,
-                        "message": {"role": "assistant", "content": "yes"},
+                        "message": {"role": "assistant", "content": "yes", "refusal": None},
                         "logprobs": None,
                         "finish_reason": "stop",
                     }
@@ -251,10 +253,24 @@ def test_log_probabilities_are_asked_for_and_come_with_their_tokens() -> None:
     ]
 
 
-def test_what_the_model_thought_stands_beside_the_answer() -> None:
-    fields = answer_line(good(line()), result(reasoning="why"), created_s=99)
-    text = json.dumps(fields)
-    assert '"message": {"role": "assistant", "content": "yes", "reasoning_content": "why"}' in text
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"reasoning": "why"}, {"text": "", "tool_calls": [ToolCall(id="c", name="f", arguments={"a": 1})]}],
+    ids=["text", "thoughts", "calls"],
+)
+def test_an_answer_is_the_gateways_and_can_be_a_turn_of_another_line(changes: dict[str, object]) -> None:
+    answer = result(**changes)
+    written: Any = answer_line(good(line()), answer, created_s=99)["response"]
+    form = ChatAnswer(answer.job, created_s=99, model="gpt-x", with_usage=False)
+    of_gateway = form.whole([answer], Used.of([answer], reasoning_tokens=0))
+    assert written["body"]["choices"] == of_gateway["choices"]
+    message = written["body"]["choices"][0]["message"]
+    assert message.get("reasoning_content") == changes.get("reasoning")
+    job = good(body(messages=[{"role": "user", "content": "hi"}, message])).job
+    assert job.messages is not None
+    turn = job.messages[1]
+    assert (turn.content, turn.reasoning) == (answer.text, changes.get("reasoning"))
+    assert turn.tool_calls == changes.get("tool_calls")
 
 
 def test_an_error_has_no_response() -> None:
@@ -326,10 +342,11 @@ def test_an_answers_calls_are_in_openais_form() -> None:
     )
     found: Any = answer_line(good(line()), result, created_s=1)
     choice = found["response"]["body"]["choices"][0]
-    assert choice["finish_reason"] == "tool_calls"
+    assert (choice["finish_reason"], choice["valid"]) == ("tool_calls", True)
     assert choice["message"] == {
         "role": "assistant",
         "content": None,
+        "refusal": None,
         "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "größe", "arguments": '{"a": "ü"}'}}
         ],
