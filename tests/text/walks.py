@@ -32,7 +32,8 @@ class Walker:
         self._filler = MaskFiller(rows=vocabulary.rows, threads=1)
         self._masks = np.zeros((DRAFT_TOKENS + 1, words_of(vocabulary.rows)), dtype=np.int32)
         self._closing = [vocabulary.tokens.tokenize_str(text)[0] for text in CLOSING]
-        self._characters = {vocabulary.tokens.tokenize_str(chr(code))[0] for code in range(0x21, 0x7F)}
+        characters = {vocabulary.tokens.tokenize_str(chr(code))[0] for code in range(0x21, 0x7F)}
+        self._characters = sorted(characters)
 
     def answer(self, grammar: LLMatcher, *, free_tokens: int, most_tokens: int) -> str | None:
         """An answer's text: any token that may follow, from `free_tokens` on one that leads to the end.
@@ -70,21 +71,21 @@ class Walker:
         return drawn
 
     def _draw(self, mask: npt.NDArray[np.int32], guess: int | None, *, closing: bool) -> int:
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        held = set(allowed.tolist())
-        ends = [token for token in self._vocabulary.end_tokens if token in held]
+        # a bit at a time where that is enough: of a real vocabulary's tokens a list takes long to make
+        held = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        ends = [token for token in self._vocabulary.end_tokens if held[token]]
         if closing and ends:
             return ends[0]
-        closers = [token for token in self._closing if token in held]
+        closers = [token for token in self._closing if held[token]]
         # not always: within a text a bracket is a letter, which leads to no end
         if closing and closers and self._random.random() < CLOSED:
             return closers[0]
         # a mask may have less than what is allowed: of bytes that must follow it takes one spelling in tokens
-        if guess is not None and guess in held and self._random.random() < FOLLOWED:
+        if guess is not None and held[guess] and self._random.random() < FOLLOWED:
             return guess
-        tokens: list[int] = allowed.tolist()
-        return self._random.choice(self._shortest(tokens) if closing else tokens)
-
-    def _shortest(self, tokens: list[int]) -> list[int]:
-        """Those of one character, no space, if there are any: a number grows by digits alone."""
-        return [token for token in tokens if token in self._characters] or tokens
+        # closing, of one character and no space, if there is one: a number grows by digits alone
+        shortest = [token for token in self._characters if held[token]] if closing else []
+        if shortest:
+            return self._random.choice(shortest)
+        allowed = np.flatnonzero(held)
+        return int(allowed[self._random.randrange(len(allowed))])
