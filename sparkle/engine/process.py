@@ -6,6 +6,7 @@ Nothing of a job is ever written to its standard output or error. Knows no queue
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import math
 import signal
@@ -90,6 +91,8 @@ def _serve_until_told(engine: Engine, intake: Intake, connection: socket.socket,
     # from here on the signal ends the process between two passes; while it loads it ends at once
     signal.signal(signal.SIGTERM, lambda _signal, _frame: intake.orders.put(Shutdown()))
     silence_libraries()
+    # what is loaded stays: looking all of it through for garbage would keep every answer waiting for 150 ms
+    gc.freeze()
     intake.start()
     try:
         _send(connection, [ready])
