@@ -109,7 +109,7 @@ class Answering:
         except TimeoutError:
             return self._failed(
                 FailureCode.DEADLINE_EXCEEDED,
-                f"the deadline passed after {self._answer.num_tokens} tokens of the answer",
+                f"the deadline passed after {self.num_tokens} tokens of the answer",
             )
         finally:
             watching.cancel()
@@ -138,12 +138,22 @@ class Answering:
 
     def record(self, strikes: int) -> Answered:
         """What is written, for the worker that goes on."""
-        return self._answer.record(strikes)
+        known = self._known
+        if self._answer.num_tokens >= len(known.tokens):
+            return self._answer.record(strikes)
+        # the engine has not told all of them again: what was known must not be lost with it
+        return Answered(
+            job=self._job.id,
+            attempt=known.attempt,
+            tokens=known.tokens,
+            logprobs=known.logprobs,
+            strikes=strikes,
+        )
 
     @property
     def num_tokens(self) -> int:
         """Of the answer, those of earlier attempts included."""
-        return self._answer.num_tokens
+        return max(self._answer.num_tokens, len(self._known.tokens))
 
     async def _follow(self) -> Result | Failure:
         """Send on what the engine writes until it, or the producer, ends the job."""
@@ -175,9 +185,7 @@ class Answering:
                         f"nobody waited for the answer for {away_s} s; a detached job is finished even so",
                     )
                 case CancelRequest():
-                    return self._failed(
-                        FailureCode.CANCELLED, f"cancelled after {self._answer.num_tokens} tokens"
-                    )
+                    return self._failed(FailureCode.CANCELLED, f"cancelled after {self.num_tokens} tokens")
 
     async def _checked(self, result: Result) -> Result | Failure:
         answer = self._answer

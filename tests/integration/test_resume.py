@@ -26,7 +26,17 @@ from sparkle.schemas.job import Job
 from sparkle.schemas.priority import PriorityClass
 from tests.conftest import Eventually
 from tests.engine_stand_in import StandInEngine, text_of
-from tests.worker_at_work import REGION, TENANT, WAIT_S, Producer, Watched, at_work, make_job, tokens_of
+from tests.worker_at_work import (
+    REGION,
+    TENANT,
+    WAIT_S,
+    Overheard,
+    Producer,
+    Watched,
+    at_work,
+    make_job,
+    tokens_of,
+)
 
 
 @pytest_asyncio.fixture
@@ -99,6 +109,28 @@ async def test_what_was_stored_serves_where_the_producer_is_away(
     subject = subjects.answered(TENANT, job.id)
     assert await producer.connection.last_stored(subjects.ANSWERED_STREAM, subject) == b""
     assert await records.stored(TENANT, job.id) is None
+
+
+async def test_an_engine_that_ends_before_it_tells_them_again_loses_no_tokens_that_were_known(
+    producer: Producer, nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    job, told, store = make_job("crash_after=0", max_tokens=20), list[Answered](), AnswerRecords.store
+    tokens = tokens_of(job)[:12]
+    await AnswerRecords(producer.connection).store(TENANT, Answered(job=job.id, attempt=4, tokens=tokens))
+
+    async def kept(records: AnswerRecords, tenant: str, answered: Answered) -> None:
+        told.append(answered)
+        await store(records, tenant, answered)
+
+    monkeypatch.setattr(AnswerRecords, "store", kept)
+    heard = await Overheard.listen(producer.connection)
+    await producer.publisher.publish(job, PriorityClass.P0, publication=2)
+    async with at_work(nats_server.url):
+        await producer.until_empty()
+    # twice it is handed back, and then given up
+    assert [(one.attempt, one.tokens, one.strikes) for one in told] == [(4, tokens, 1), (4, tokens, 2)]
+    await eventually(lambda: heard.usage)
+    assert [(one.outcome, one.completion_tokens) for one in heard.usage] == [(FailureCode.POISON_JOB, 12)]
 
 
 async def test_a_producer_that_has_less_than_was_stored_is_sent_the_rest(
