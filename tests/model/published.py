@@ -20,6 +20,21 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 VOCAB = 97
 END_TOKEN = 1
 
+# logits and outputs have a standard deviation of 1; the largest rounding seen was 2e-5, in the root mean
+# square 7e-7, both in nine layers
+WORST_ERROR = 1e-4
+RMS_ERROR = 5e-6
+
+
+def assert_close(got: Tensor, wanted: Tensor) -> None:
+    """Ours is the published one's but for the rounding of float32."""
+    assert got.dtype == torch.float32
+    assert got.shape == wanted.shape
+    error = (got - wanted).abs()
+    assert bool(error.isfinite().all())
+    assert error.max().item() < WORST_ERROR
+    assert error.square().mean().sqrt().item() < RMS_ERROR
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

@@ -14,11 +14,9 @@ from sparkle.model.config import LayerType, ModelConfig, read_config
 from sparkle.model.weights import LoadReport, load_weights
 from tests.model.driver import CPU, batch_of
 from tests.model.mtp_driver import MtpDriver
-from tests.model.published import VOCAB, Shape
+from tests.model.published import VOCAB, Shape, assert_close
 from tests.model.published_mtp import PublishedMtp
 
-# outputs have a root mean square of 1; the largest rounding seen was 2e-5
-WORST_ERROR = 1e-4
 CHAIN = 15
 LENGTHS = (2, 3, 17, 70)
 
@@ -59,14 +57,6 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     name: str = request.param
     return Pair(SHAPES[name], list(SHAPES).index(name), tmp_path_factory.mktemp("checkpoint"))
-
-
-def assert_close(got: Tensor, wanted: Tensor) -> None:
-    assert got.dtype == torch.float32
-    assert got.shape == wanted.shape
-    error = (got - wanted).abs()
-    assert bool(error.isfinite().all())
-    assert error.max().item() < WORST_ERROR
 
 
 def test_every_tensor_of_the_head_is_taken(pair: Pair) -> None:
