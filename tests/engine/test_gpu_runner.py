@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 import torch
@@ -14,10 +15,12 @@ from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import PassPlan, Span, Upkeep
 from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Device, EngineSettings, Sizes
+from sparkle.engine.short_spans import GivenCount
 from sparkle.model.config import LayerType, ModelConfig
 from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, Bundle, engine_around, max_pages
+from tests.engine.history_helper import HistoryHelper
 from tests.engine.history_model import HistoryModel, TokenCache, answer_to
 from tests.engine.small_model import CONTEXT_TOKENS, small_config
 
@@ -42,19 +45,23 @@ def sizes(*, slots: int = 4, pass_tokens: int = 40, page_tokens: int = 8, kv_tok
 
 
 class Rig:
-    """A runner around the history model."""
+    """A runner around the history model; `right` says how well its helper guesses, None is without one."""
 
     def __init__(
         self,
         of: Sizes,
         widths: Sequence[int],
         prompt_rows: Sequence[int] = (),
+        *,
         buckets: Sequence[Bucket] | None = None,
+        right: Callable[[Random], bool] | None = None,
+        given_count: GivenCount | None = None,
     ) -> None:
         self.model = HistoryModel(VOCAB)
         self.cache = TokenCache(
             config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.state_slots
         )
+        helper = right and HistoryHelper(self.model, VOCAB, num_slots=of.state_slots, right=right)
         self.runner = GpuRunner(
             self.model,
             self.cache,
@@ -64,6 +71,8 @@ class Rig:
             widths=widths,
             prompt_rows=prompt_rows,
             buckets=buckets,
+            helper=helper,
+            given_count=given_count,
         )
 
 

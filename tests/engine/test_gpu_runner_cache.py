@@ -13,9 +13,9 @@ from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, Bundle, engine_around
 from tests.engine.history_model import answer_to
-from tests.engine.test_gpu_runner import END, VOCAB, config, sizes
+from tests.engine.test_gpu_runner import END, VOCAB, Rig, config, sizes
 from tests.engine.test_gpu_runner_drafts import drafting_sizes
-from tests.engine.test_gpu_runner_guesses import Rig, always, sometimes
+from tests.engine.test_gpu_runner_guesses import always, sometimes
 
 LONG = [number * 31 % VOCAB for number in range(120)]
 MOST = 12
@@ -71,7 +71,7 @@ def test_every_answer_is_its_own_wherever_it_goes_on_from(
     guesses_well: bool,
 ) -> None:
     of = drafting_sizes(draft_tokens, slots=3, pass_tokens=pass_tokens, page_tokens=page_tokens)
-    rig = Rig(of, (1, 4, 16), always if guesses_well else sometimes, prompt_rows=(32,))
+    rig = Rig(of, (1, 4, 16), right=always if guesses_well else sometimes, prompt_rows=(32,))
     talk = Talk(engine_around(rig.runner, config(), tokenizer, of))
     for asked in rounds:
         prompts: list[tuple[list[int], int]] = []
@@ -83,7 +83,7 @@ def test_every_answer_is_its_own_wherever_it_goes_on_from(
 
 def test_what_stays_of_a_draft_is_what_the_follow_up_goes_on_from(tokenizer: Tokenizer) -> None:
     of = drafting_sizes(15, slots=2, pass_tokens=200, page_tokens=4)
-    talk = Talk(engine_around(Rig(of, (1, 16), always).runner, config(), tokenizer, of))
+    talk = Talk(engine_around(Rig(of, (1, 16), right=always).runner, config(), tokenizer, of))
     prompt = next(
         LONG[:length] for length in range(20, 120) if END in answer_to(LONG[:length], MOST, VOCAB)[3:-3]
     )
@@ -96,7 +96,7 @@ def test_what_stays_of_a_draft_is_what_the_follow_up_goes_on_from(tokenizer: Tok
 
 def test_a_follow_up_may_begin_with_a_guess_or_a_long_chunk(tokenizer: Tokenizer) -> None:
     of = sizes(slots=2, pass_tokens=200, page_tokens=4)
-    rig = Rig(of, (1, 4), always)
+    rig = Rig(of, (1, 4), right=always)
     talk = Talk(engine_around(rig.runner, config(), tokenizer, of))
     talk.ask([(LONG[:30], 5)])
     (said,) = talk.said

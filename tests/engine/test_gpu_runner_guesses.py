@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 
 from sparkle.drafting.proposer import Proposer
 from sparkle.engine.draw_state import DrawState
-from sparkle.engine.gpu_runner import GpuRunner
 from sparkle.engine.plan import TO_GUESS, PassPlan, Span
-from sparkle.engine.sampler import Sampler
 from sparkle.engine.settings import Sizes
-from sparkle.engine.short_spans import GivenCount
 from sparkle.schemas.job import Job, Sampling
 from sparkle.text.tokenizer import Tokenizer
-from tests.engine.bundle import GREEDY, engine_around, max_pages
-from tests.engine.history_helper import HistoryHelper
-from tests.engine.history_model import HistoryModel, TokenCache, answer_to
+from tests.engine.bundle import GREEDY, engine_around
+from tests.engine.history_model import answer_to
 from tests.engine.proposers import adversary
-from tests.engine.test_gpu_runner import VOCAB, config, expected, follows, jobs, sizes, span
+from tests.engine.test_gpu_runner import VOCAB, Rig, config, expected, follows, jobs, sizes, span
 from tests.engine.test_gpu_runner_drafts import drafting_sizes
 
 SAMPLINGS = (
@@ -33,35 +29,6 @@ SAMPLINGS = (
     Sampling(temperature=0.0, logprobs=1),
     Sampling(temperature=0.2, top_k=64, min_p=0.01, seed=5),
 )
-
-
-class Rig:
-    """A runner around the history model and its helper."""
-
-    def __init__(
-        self,
-        of: Sizes,
-        widths: Sequence[int],
-        right: Callable[[Random], bool],
-        *,
-        prompt_rows: Sequence[int] = (),
-        given_count: GivenCount | None = None,
-    ) -> None:
-        self.model = HistoryModel(VOCAB)
-        self.cache = TokenCache(
-            config(), num_pages=of.num_pages, page_tokens=of.page_tokens, num_slots=of.state_slots
-        )
-        self.runner = GpuRunner(
-            self.model,
-            self.cache,
-            Sampler(VOCAB),
-            num_slots=of.slots,
-            max_pages=max_pages(config(), of),
-            widths=widths,
-            prompt_rows=prompt_rows,
-            helper=HistoryHelper(self.model, VOCAB, num_slots=of.state_slots, right=right),
-            given_count=given_count,
-        )
 
 
 def always(_random: Random) -> bool:
@@ -97,7 +64,7 @@ def test_every_answer_is_its_own(
 ) -> None:
     """Drawn in the graph and outside it, beside prompts in all sizes; slots are taken again and again."""
     asked = sampled_jobs(20)
-    rig = Rig(of, widths, right, prompt_rows=(24, 64) if of.page_tokens == 8 else ())
+    rig = Rig(of, widths, right=right, prompt_rows=(24, 64) if of.page_tokens == 8 else ())
     built = engine_around(rig.runner, config(), tokenizer, of)
     found = built.run(*asked)
     assert sum(answer.finished.drafted_tokens for answer in found) > 100
@@ -116,7 +83,7 @@ def test_copies_and_guesses_take_turns(tokenizer: Tokenizer) -> None:
     of = drafting_sizes(7, slots=5, pass_tokens=60)
     asked = sampled_jobs(15)
     proposer: Proposer = adversary({job.id: expected(job) for job in asked}, VOCAB)
-    built = engine_around(Rig(of, (1, 8), sometimes).runner, config(), tokenizer, of, proposer)
+    built = engine_around(Rig(of, (1, 8), right=sometimes).runner, config(), tokenizer, of, proposer)
     found = built.run(*asked)
     for job, answer in zip(asked, found, strict=True):
         assert answer.tokens == expected(job)
@@ -147,7 +114,7 @@ def test_whatever_is_guessed_read_and_cancelled_beside_it(
         for place, prompt in enumerate(prompts)
     ]
     answers = {job.id: answer_to(job.prompt_tokens or [], job.max_tokens, VOCAB) for job in asked}
-    built = engine_around(Rig(of, (1, 4, 8, 16), sometimes).runner, config(), tokenizer, of)
+    built = engine_around(Rig(of, (1, 4, 8, 16), right=sometimes).runner, config(), tokenizer, of)
     built.run_but_cancel(asked, after_passes=cancelled)
     for job in asked[1:]:
         tokens = built.answers[job.id].tokens
@@ -163,7 +130,7 @@ def guessing(request: str, slot: int, start: int, last: int, count: int) -> Span
 def test_a_broken_row_ends_what_counts_and_breaks_only_as_the_first() -> None:
     """In the graph and outside it."""
     for sampling in (GREEDY, Sampling(temperature=0.0, logprobs=0)):
-        rig = Rig(sizes(slots=3, pass_tokens=200, kv_tokens=192), (1, 4), always)
+        rig = Rig(sizes(slots=3, pass_tokens=200, kv_tokens=192), (1, 4), right=always)
         states = {name: DrawState(name, sampling, 0, [0], VOCAB) for name in ("a", "b")}
         rig.runner.run(PassPlan(spans=(span("a", 0, 0, [1, 2]), span("b", 1, 0, [7, 8]))), states)
         last, other = follows(1, 2), follows(7, 8)
@@ -179,7 +146,7 @@ def test_a_broken_row_ends_what_counts_and_breaks_only_as_the_first() -> None:
 
 def test_given_counts_count_tokens_whatever_they_are() -> None:
     of = sizes(slots=2, pass_tokens=200, kv_tokens=128)
-    rig = Rig(of, (1, 4), never, given_count=lambda one: len(one.draft))
+    rig = Rig(of, (1, 4), right=never, given_count=lambda one: len(one.draft))
     states = {"a": DrawState("a", GREEDY, 0, [0], VOCAB)}
     rig.runner.run(PassPlan(spans=(span("a", 0, 0, [1, 2]),)), states)
     last = follows(1, 2)

@@ -25,9 +25,9 @@ from sparkle.schemas.job import Job
 from sparkle.text.tokenizer import Tokenizer
 from tests.engine.bundle import GREEDY, Answer, engine_around
 from tests.engine.history_model import BLANK
-from tests.engine.test_gpu_runner import VOCAB, config
+from tests.engine.test_gpu_runner import VOCAB, Rig, config
 from tests.engine.test_gpu_runner_cache import expected_answer
-from tests.engine.test_gpu_runner_guesses import Rig, always, sometimes
+from tests.engine.test_gpu_runner_guesses import always, sometimes
 
 CACHE_S = 100.0
 CONTEXT = 240
@@ -83,7 +83,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_context_tokens=CONTEXT,
         ).sizes(Device.CPU)
         widths = (1, 4, 16) if draft_tokens else (1, 4)
-        self.rig = Rig(of, widths, always if guesses_well else sometimes, prompt_rows=(32,))
+        self.rig = Rig(of, widths, right=always if guesses_well else sometimes, prompt_rows=(32,))
         self.clock = Clock()
         self.built = engine_around(self.rig.runner, config(), self._tokenizer, of, clock=self.clock)
         self.jobs: dict[str, Job] = {}
