@@ -14,7 +14,7 @@ from sparkle.schemas.priority import PriorityClass
 
 
 class Cancel(Message):
-    """The producer no longer wants this job. Stored as a tombstone until no queue can hold the job."""
+    """The producer no longer wants this job. Stored as a tombstone, for `control_max_age_s`."""
 
     kind: Literal["cancel"] = "cancel"
     job: JobId

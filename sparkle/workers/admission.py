@@ -29,6 +29,11 @@ _SEAL_CODES: dict[type[SealError], FailureCode] = {
     EncryptionRequired: FailureCode.ENCRYPTION_REQUIRED,
 }
 
+MAX_RETRY_DELAY_S = 30.0
+"""The longest that a job waits for another worker which may do better."""
+_MAX_DOUBLINGS = 10
+"""Beyond it in any case; a job that goes on at each delivery may have any number of them."""
+
 
 def open_payload(seals: JobSeals, delivery: Delivery, address: JobAddress) -> bytes | Failure:
     """The job's bytes as its producer packed them, or why they cannot be had."""
@@ -69,6 +74,11 @@ def check_deliveries(address: JobAddress, delivery: int, wrote: int, max_deliver
         FailureCode.POISON_JOB,
         f"delivery {vain} of at most {max_deliveries} without a token of the answer; not tried again",
     )
+
+
+def retry_delay_s(delivery: int) -> float:
+    """How long a job waits behind a failure that is not its own: 1 s, each time twice as long."""
+    return min(2.0 ** min(delivery - 1, _MAX_DOUBLINGS), MAX_RETRY_DELAY_S)
 
 
 def check_deadline(job: Job, address: JobAddress, attempt: int, now_s: float) -> Failure | None:

@@ -26,6 +26,7 @@ from sparkle.workers.admission import (
     open_payload,
     read_job,
     refusal,
+    retry_delay_s,
 )
 from sparkle.workers.answering import Answering, EngineEnded, JobEvent, used_so_far
 from sparkle.workers.ending import store_end, usage_record
@@ -40,7 +41,6 @@ _FOR_OPERATORS = (
     *(FailureCode.INVALID_JOB, FailureCode.UNSUPPORTED, FailureCode.POISON_JOB),
     *(FailureCode.UNKNOWN_KEY, FailureCode.NOT_AUTHENTIC, FailureCode.ENCRYPTION_REQUIRED),
 )
-_MAX_RETRY_DELAY_S = 30.0
 
 
 class JobRun:
@@ -99,7 +99,7 @@ class JobRun:
                 return
             end = await self._end()
             if isinstance(end, Failure) and end.retryable:
-                await self._give_back(min(2.0 ** (self._lease.attempt - 1), _MAX_RETRY_DELAY_S))
+                await self._give_back(retry_delay_s(self._lease.attempt))
             else:
                 await self._conclude(end)
         except EngineExited:

@@ -12,7 +12,14 @@ from sparkle.schemas.job import Job
 from sparkle.schemas.packing import pack, unpack
 from sparkle.schemas.priority import PriorityClass
 from sparkle.schemas.subjects import JobAddress
-from sparkle.workers.admission import check_deadline, check_deliveries, check_length, read_job, refusal
+from sparkle.workers.admission import (
+    check_deadline,
+    check_deliveries,
+    check_length,
+    read_job,
+    refusal,
+    retry_delay_s,
+)
 
 SECRET = "the-secret-prompt"
 JOB = Job(prompt=SECRET, tenant="acme", region="eu", deadline_ms=10_000)
@@ -108,3 +115,8 @@ def test_more_token_ids_than_any_context_are_refused_with_both_numbers() -> None
 
 def test_a_refusal_is_cut_to_what_a_failure_holds() -> None:
     assert len(refusal(ADDRESS, 1, FailureCode.ENGINE_ERROR, "x" * 5000).message) == 2000
+
+
+@pytest.mark.parametrize(("delivery", "delay_s"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (100_000, 30.0)])
+def test_a_retry_waits_twice_as_long_each_time_up_to_half_a_minute(delivery: int, delay_s: float) -> None:
+    assert retry_delay_s(delivery) == delay_s
