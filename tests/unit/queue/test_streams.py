@@ -19,6 +19,16 @@ def test_nothing_is_ever_on_disk() -> None:
     }
 
 
+def test_a_job_waits_for_ever_and_its_end_ten_minutes_for_a_producer_who_is_away() -> None:
+    configs = stream_configs(TopologySettings(), regions=("eu",))
+    assert {config["name"]: config.get("max_age") for config in configs} == {
+        "JOBS": None,
+        "RESULTS": 600_000_000_000,
+        "CONTROL": 900_000_000_000,
+        "ANSWERED": 600_000_000_000,
+    }
+
+
 def test_the_jobs_stream_holds_exactly_the_regions_and_classes_that_are_served() -> None:
     jobs = stream_configs(TopologySettings(), regions=("eu", "us"))[0]
     assert jobs["subjects"] == [
